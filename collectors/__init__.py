@@ -1,0 +1,1 @@
+"""One source format per file. `claims` recognises it by content, `read` turns it into rows."""

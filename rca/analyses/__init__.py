@@ -1,0 +1,1 @@
+"""One question per file. The file name is the question; `rca analyse QUESTION` asks it."""

@@ -1,0 +1,1 @@
+"""Injected faults, one per file, each with its truth."""

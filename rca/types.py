@@ -1,0 +1,217 @@
+"""The five nouns: Source, (Table in `tables.py`), Finding with Cites, Verdict, Advice; and the contracts of the plugins."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, cast
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rca.tables import Table
+
+__all__ = [
+    "Advice",
+    "Analysis",
+    "Cite",
+    "Collector",
+    "Finding",
+    "Hypothesis",
+    "Outcome",
+    "Sign",
+    "Skip",
+    "Source",
+    "Status",
+    "Tables",
+    "Verdict",
+]
+
+HEAD_BYTES = 65536  # what `claims` may look at
+Compression = Literal["none", "gzip", "zstd"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One raw file of evidence and where it came from. Reading it never executes or changes it."""
+
+    path: str  # for people: relative to the evidence root, "archive.tar.gz/member" inside an archive
+    file: Path  # where the bytes lie
+    size_bytes: int  # as stored, before decompression
+    compression: Compression = "none"
+    modified_at: datetime | None = None  # of the file, UTC; a hint only: copies lose it
+
+    def open(self) -> IO[bytes]:
+        """The decompressed bytes, buffered and forward-readable."""
+        if self.compression == "gzip":
+            return cast("IO[bytes]", gzip.open(self.file, "rb"))
+        if self.compression == "zstd":
+            import io
+
+            import zstandard
+
+            raw = self.file.open("rb")
+            return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, closefd=True), 1 << 20)
+        return self.file.open("rb", buffering=1 << 20)
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first 64 KiB after decompression; empty where they cannot be read."""
+        try:
+            with self.open() as file:
+                return file.read(HEAD_BYTES)
+        except (OSError, EOFError, ValueError):
+            return b""
+        except Exception as error:  # noqa: BLE001 - zstandard raises its own error type; a bad file has no head
+            if type(error).__module__.split(".")[0] in ("zstd", "zstandard", "zlib"):
+                return b""
+            raise
+
+    @cached_property
+    def evidence_id(self) -> str:
+        """First 16 hex digits of the SHA-256 of the stored bytes: a copy has the same one."""
+        with self.file.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A record that could not be read, and why. `record` is None for the whole file."""
+
+    record: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Cite:
+    """Where a claim comes from: a row of a table and the very place in the file behind it."""
+
+    table: str
+    evidence_id: str
+    path: str
+    record: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing an analysis saw, with the rows that show it. `ranks` are the accused (or, where the sign accuses nobody, empty)."""
+
+    analysis: str
+    sign: str
+    says: str
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    scope: str = ""  # tells two findings of one sign apart; ranks and groups when empty
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    cites: tuple[Cite, ...] = ()
+    explains: tuple[int, ...] = ()  # ranks that only wait because of this
+
+    @property
+    def id(self) -> str:
+        """analysis/sign/8 hex digits of the scope: stable from run to run."""
+        scope = self.scope or f"{sorted(self.ranks)} {sorted(self.groups)} {sorted(self.hosts)}"
+        return f"{self.analysis}/{self.sign}/{hashlib.sha256(scope.encode()).hexdigest()[:8]}"
+
+
+Status = Literal["found", "clear", "blind", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one analysis. `blind` = did not look (or could not), never the same as `clear`."""
+
+    analysis: str
+    status: Status
+    why: str
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A cause with the ranks it accuses (empty: nobody, or not known) and its posterior probability."""
+
+    cause: str
+    layer: str
+    probability: float
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    supports: tuple[str, ...]  # finding ids
+    against: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer: who failed first and why, each with its own probability; `unknown` is a valid one."""
+
+    cause: str
+    layer: str
+    attribution: str
+    probability: float  # of the cause (with the ranks named, when any are)
+    summary: str
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    gpus: tuple[str, ...]
+    ranks_probability: float  # that these ranks, and no others, failed first, whatever the cause
+    failed_at: datetime | None
+    step: int | None
+    last_collective: Mapping[str, Any] | None  # {"group", "op", "seq"} the suspect did not join
+    ordered_by: Literal["collective", "wait", "clock", "log"] | None
+    concurrent: bool
+    proven: bool
+    hypotheses: tuple[Hypothesis, ...]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do first, whom to evict, and why; commands are printed, never run."""
+
+    action: str
+    evict_hosts: tuple[str, ...]
+    evict_ranks: tuple[int, ...]
+    evict_group: str | None
+    innocent_hosts: tuple[str, ...]
+    because: str
+    commands: tuple[str, ...]
+    checkpoint: str | None = None
+    replay: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A thing an analysis can see. Of one family (signs that one fact sets off together) only the strongest counts per suspect set."""
+
+    family: str
+    causes: tuple[str, ...]  # causes it speaks for; how strongly stands in catalogue/bits.csv
+
+
+class Tables(Protocol):
+    """What an analysis sees of a case: declared tables as LazyFrames, stale evidence already left out."""
+
+    def table(self, name: str) -> pl.LazyFrame: ...
+
+
+class Collector(Protocol):
+    """`collectors/<name>.py`: one source format. `claims` judges by content; `read` is pure: same bytes, same rows."""
+
+    EMITS: tuple[str, ...]
+
+    def claims(self, name: str, head: bytes) -> bool: ...
+
+    def read(self, source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]: ...
+
+
+class Analysis(Protocol):
+    """`rca/analyses/<question>.py`: one question. Pure: tables in, findings out."""
+
+    NEEDS: tuple[str, ...]
+    USES: tuple[str, ...]
+    SIGNS: Mapping[str, Sign]
+
+    def analyse(self, case: Tables) -> Sequence[Finding]: ...
