@@ -1,0 +1,105 @@
+"""Where each rank of a drill sits, and what an injected fault is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from string import ascii_lowercase
+from typing import Any
+
+from rca.errors import UsageError
+
+__all__ = ["GROUP_DESCS", "RANKS_PER_HOST", "Injection", "Layout", "pick", "shared_kind"]
+
+RANKS_PER_HOST = 2
+GROUP_DESCS = {  # Megatron's names, as a real recorder shows them
+    "world": "default_pg",
+    "tp": "TENSOR_MODEL_PARALLEL_GROUP",
+    "pp": "PIPELINE_MODEL_PARALLEL_GROUP",
+    "dp": "DATA_PARALLEL_GROUP",
+    "mp": "MODEL_PARALLEL_GROUP",
+}
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Who is hit, at which step, and what the job script is told: {rank: {fault: settings}}."""
+
+    ranks: tuple[int, ...] = ()
+    step: int | None = None
+    faults: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """tp x dp x pp ranks, tp fastest, then dp, then pp; two ranks a host."""
+
+    tp: int
+    pp: int
+    dp: int
+
+    @property
+    def world_size(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """host-a, host-b, ...: made-up, one for every two ranks."""
+        count = -(-self.world_size // RANKS_PER_HOST)
+        return tuple(f"host-{ascii_lowercase[n]}" for n in range(count))
+
+    def host(self, rank: int) -> str:
+        return self.hosts[rank // RANKS_PER_HOST]
+
+    def size(self, kind: str) -> int:
+        return {"tp": self.tp, "pp": self.pp, "dp": self.dp, "mp": self.tp * self.pp, "world": self.world_size}[kind]
+
+    def ranks(self) -> list[dict[str, Any]]:
+        """One row per rank: host, gpu, local_rank and coordinates."""
+        rows = []
+        for rank in range(self.world_size):
+            local = rank % RANKS_PER_HOST
+            place = {"rank": rank, "host": self.host(rank), "gpu": local, "local_rank": local}
+            rest = rank // self.tp
+            rows.append({**place, "tp": rank % self.tp, "dp": rest % self.dp, "pp": rest // self.dp})
+        return rows
+
+    def groups(self) -> list[dict[str, Any]]:
+        """One row per process group, in the order in which every rank makes them: a group's name is its number."""
+        rows = self.ranks()
+        found: list[tuple[str, list[int]]] = [("world", [row["rank"] for row in rows])]
+        for kind, shared in (("tp", ("dp", "pp")), ("pp", ("tp", "dp")), ("dp", ("tp", "pp")), ("mp", ("dp",))):
+            members: dict[tuple[int, ...], list[int]] = {}
+            for row in rows:
+                members.setdefault(tuple(row[axis] for axis in shared), []).append(row["rank"])
+            found += [(kind, ranks) for ranks in sorted(members.values())]
+        return [
+            {"name": str(number), "kind": kind, "desc": GROUP_DESCS[kind], "ranks": ranks}
+            for number, (kind, ranks) in enumerate(found)
+        ]
+
+    def topology(self) -> dict[str, Any]:
+        """The document a scheduler or a launcher would leave: topology.json."""
+        parallel = {"tp": self.tp, "pp": self.pp, "dp": self.dp}
+        return {
+            "world_size": self.world_size,
+            "parallel": parallel,
+            "order": "tp-dp-pp (tp fastest)",
+            "ranks": self.ranks(),
+            "groups": self.groups(),
+        }
+
+
+def pick(fault: str, layout: Layout, *, seed: int) -> tuple[int, int, random.Random]:
+    """The rank and the step that a fault hits, and the generator for what else it has to choose."""
+    rng = random.Random(f"{fault}:{seed}")
+    return rng.randrange(layout.world_size), rng.randrange(8, 14), rng
+
+
+def shared_kind(layout: Layout, kinds: tuple[str, ...], rng: random.Random) -> str:
+    """A kind of group with more than one member, among `kinds`."""
+    shared = [kind for kind in kinds if layout.size(kind) > 1]
+    if not shared:
+        raise UsageError(f"this fault needs a group of two: make one of {', '.join(kinds)} larger than 1")
+    return rng.choice(shared)
