@@ -1,0 +1,109 @@
+"""The programs that are compared: how each is called, and how its answer is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TOOLS", "Measurement", "measure"]
+
+BIN = Path(sys.executable).parent  # not resolved: the scripts stand beside the interpreter of this environment
+UNPICKLE = """
+import gc, pathlib, pickle, sys
+gc.disable()
+for path in pathlib.Path(sys.argv[1]).iterdir():
+    with path.open("rb") as file:
+        pickle.load(file)
+"""
+# Each takes the folder of dumps and a scratch folder that is empty before every run.
+TOOLS: Mapping[str, Any] = {
+    "pickle.load": lambda dumps, scratch: [sys.executable, "-c", UNPICKLE, str(dumps)],
+    "rca --fast": lambda dumps, scratch: [
+        BIN / "rca",
+        "diagnose",
+        dumps,
+        "--fast",
+        "--json",
+        "--case",
+        scratch / "c.duckdb",
+    ],
+    "rca": lambda dumps, scratch: [BIN / "rca", "diagnose", dumps, "--json", "--case", scratch / "c.duckdb"],
+    "torchfrtrace": lambda dumps, scratch: [BIN / "torchfrtrace", dumps, "-p", "nccl_trace_rank_"],
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run of one program. CPU: user and system, children included; the peak is that of its largest process."""
+
+    tool: str
+    cpu_s: float
+    wall_s: float
+    peak_bytes: int
+    exit_code: int
+    ranks: str  # right, wrong, none (it names nobody), - (it does not answer)
+    group: str
+    answer: str  # what it says, for the reader
+
+
+def measure(tool: str, dumps: Path, scratch: Path, truth: Mapping[str, Any]) -> Measurement:
+    """Run the program once, in a process of its own."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    command = [str(part) for part in TOOLS[tool](dumps, scratch)]
+    out = scratch / "out"
+    with out.open("wb") as stdout, (scratch / "err").open("wb") as stderr:
+        begun = time.monotonic()
+        process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.monotonic() - begun
+    process.returncode = os.waitstatus_to_exitcode(status)
+    text = out.read_text() + ("" if tool.startswith("rca") else (scratch / "err").read_text())
+    ranks, group, answer = _judged(tool, text, truth)
+    return Measurement(
+        tool, usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss * 1024, process.returncode, ranks, group, answer
+    )
+
+
+def _judged(tool: str, text: str, truth: Mapping[str, Any]) -> tuple[str, str, str]:
+    """(ranks right?, group right?, the answer in short)."""
+    if tool == "pickle.load":
+        return "-", "-", ""
+    if tool == "torchfrtrace":
+        named, group = _first_finding(text)
+        is_group = group == f"{truth['group_name']}:{truth['group_desc']}"
+    else:
+        named, group, is_group = _verdict(text, truth)
+    if not named:
+        return "none", "-", group
+    ranks = "right" if sorted(named) == sorted(truth["ranks"]) else "wrong"
+    return ranks, "right" if is_group else "wrong", f"ranks {sorted(named)[:8]} at {group}"
+
+
+def _first_finding(text: str) -> tuple[list[int], str]:
+    """torchfrtrace ranks nothing: its first finding is what a reader sees first."""
+    first, _, _ = text.partition("collective stack trace")
+    group = re.search(r"^group info: (.*)$", first, re.MULTILINE)
+    missing = re.search(r"^missing ranks: \{(.*)\}$", first, re.MULTILINE)
+    named = missing.group(1).split(",") if missing else re.findall(r"Culprit rank (\d+)", first)
+    return [int(rank) for rank in named], group.group(1) if group else "no finding"
+
+
+def _verdict(text: str, truth: Mapping[str, Any]) -> tuple[list[int], str, bool]:
+    """The verdict of `rca diagnose --json`; the group is right when call and number are."""
+    try:
+        failing = json.loads(text)["verdict"]["first_failing"]
+    except (ValueError, KeyError):
+        return [], "no answer", False
+    last = failing.get("last_collective") or {}
+    told = (last.get("op"), last.get("seq")) == (truth["op"], truth["seq"])
+    return failing["ranks"], f"{last.get('group')} {last.get('op')} {last.get('seq')}", told

@@ -1,0 +1,172 @@
+"""Compares `rca diagnose` with torchfrtrace and with plain unpickling on the same dumps, in one run.
+
+    python bench/run.py [--quick] [--only CASE] [--no-torchfrtrace] [--repeat N]
+    python bench/run.py --write-docs
+
+Dumps are written once to bench/out (about 700 MB for all cases). Every program runs in a process of its own, one
+after the other, the files being in the page cache. Results go to bench/out/results.json; --write-docs makes
+docs/benchmarks.md of them and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from _tools import TOOLS, Measurement, measure
+
+HERE = Path(__file__).resolve().parent
+OUT = HERE / "out"
+DOCS = HERE.parent / "docs" / "benchmarks.md"
+NAMES = ("tpdp_64", "tpdp_256", "pp4_256", "tpdp_1024")
+MB = 1e6
+INTRODUCTION = """# Benchmarks
+
+`rca diagnose` against torchfrtrace (the analyser that torch ships) and against plain `pickle.load` of the same
+files, the floor of any reader in Python. Measured in one run by `make bench` (`.venv/bin/python bench/run.py`);
+this page is written from its results by `.venv/bin/python bench/run.py --write-docs`.
+
+Machine: {machine}.
+
+The dumps are simulated by a causal model of who waits for whom, in NCCL style (recorder 2.10, 18 frames a call):
+one rank stops before a tensor-parallel call. CPU seconds are user plus system, children included, and are the
+figure to compare; the peak is that of the largest process. `rca --fast` is the first answer, `rca` the whole
+diagnosis with its case file built from nothing. torchfrtrace does not rank what it finds: its first finding counts
+as its answer. Unpickling loads one file after the other and answers nothing."""
+HEAD = ("case", "program", "CPU s", "wall s", "peak MB", "ranks", "group", "its answer")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print the table, keep the results."""
+    args = _arguments(argv)
+    if args.write_docs:
+        DOCS.write_text(_page(json.loads((OUT / "results.json").read_text())))
+        return 0
+    names = ["tpdp_64"] if args.quick else [args.only] if args.only else list(NAMES)
+    tools = [tool for tool in TOOLS if tool != "torchfrtrace" or not args.no_torchfrtrace]
+    results: dict[str, Any] = {"machine": _machine(), "cases": {}}
+    for name in names:
+        results["cases"][name] = _case(name, tools, repeat=args.repeat)
+        _keep(results)
+    return 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="64 ranks only")
+    parser.add_argument("--only", choices=NAMES, help="this case only")
+    parser.add_argument(
+        "--no-torchfrtrace", action="store_true", help="leave torchfrtrace out (minutes at 1,024 ranks)"
+    )
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each program; the one of median CPU time counts")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md from the last results")
+    return parser.parse_args(argv)
+
+
+def _case(name: str, tools: Sequence[str], *, repeat: int) -> dict[str, Any]:
+    """Prepare the dumps, then measure every program on them."""
+    dumps = OUT / name
+    OUT.mkdir(exist_ok=True)
+    # In a process of its own: a child's peak memory is never below that of the process that started it.
+    subprocess.run([sys.executable, str(HERE / "_cases.py"), name, str(dumps)], check=True)
+    truth = json.loads(dumps.with_suffix(".truth.json").read_text())["truth"]
+    files = list(dumps.iterdir())
+    size = sum(file.stat().st_size for file in files)
+    sys.stdout.write(f"\n{name}: {len(files)} dumps, {size / MB:.0f} MB; truth: rank {truth['ranks']} did not join ")
+    sys.stdout.write(f"{truth['op']} {truth['seq']} of group {truth['group_name']}:{truth['group_desc']}\n")
+    rows = []
+    for tool in tools:
+        runs = [measure(tool, dumps, OUT / "scratch", truth) for _ in range(repeat)]
+        middle = median(run.cpu_s for run in runs)
+        rows.append(min(runs, key=lambda run: abs(run.cpu_s - middle)))
+        sys.stderr.write(f"{name} {tool}: {rows[-1].cpu_s:.2f} CPU s\n")
+    sys.stdout.write("\n".join(_aligned([HEAD, *(_cells(name, row) for row in rows)])) + "\n")
+    return {"num_dumps": len(files), "size_bytes": size, "truth": truth, "runs": [asdict(row) for row in rows]}
+
+
+def _cells(case: str, run: Measurement) -> tuple[str, ...]:
+    figures = (f"{run.cpu_s:.2f}", f"{run.wall_s:.2f}", f"{run.peak_bytes / MB:.0f}")
+    return (case, run.tool, *figures, run.ranks, run.group, run.answer)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    right = range(2, 5)
+    return [
+        "  ".join(
+            cell.rjust(w) if n in right else cell.ljust(w) for n, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _keep(results: dict[str, Any]) -> None:
+    """Add to the results; cases measured earlier stay where machine and versions are the same."""
+    path = OUT / "results.json"
+    if path.exists():
+        before = json.loads(path.read_text())
+        if before["machine"] == results["machine"]:
+            results = {**results, "cases": {**before["cases"], **results["cases"]}}
+    path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+
+def _machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": models[0] if models else platform.processor() or "unknown",
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory / 1e9),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("firstfault", "torch", "polars", "duckdb")},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _page(results: dict[str, Any]) -> str:
+    """docs/benchmarks.md."""
+    from _cases import CASES
+
+    machine = results["machine"]
+    versions = ", ".join(f"{name} {told}" for name, told in machine["versions"].items() if told)
+    told = (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB; Python {machine['python']}, {versions}"
+    )
+    lines = [INTRODUCTION.format(machine=told)]
+    for name in [name for name in NAMES if name in results["cases"]]:
+        case = results["cases"][name]
+        truth = case["truth"]
+        call = f"`{truth['op']}` {truth['seq']} of its {truth['axis']} group"
+        lines += [
+            "",
+            f"## {case['num_dumps']} ranks: {CASES[name].about} ({case['size_bytes'] / MB:.0f} MB)",
+            "",
+            f"Truth: rank {truth['ranks'][0]} did not join {call}.",
+            "",
+            "| program | CPU s | wall s | peak MB | ranks | group | its answer |",
+            "|---|---:|---:|---:|---|---|---|",
+        ]
+        lines += ["| " + " | ".join(_cells(name, Measurement(**run))[1:]) + " |" for run in case["runs"]]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
