@@ -19,9 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_parser = actions.add_parser("run", help="run one drill and capture its evidence")
     run_parser.add_argument("fault", metavar="FAULT", help="a name from `rca drill list`")
     run_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder for the evidence")
-    run_parser.add_argument(
-        "--live", action="store_true", help="start a real job on this machine (torch, py-spy, root)"
-    )
+    run_parser.add_argument("--live", action="store_true", help="start a real job on this machine (torch, py-spy, root)")
     run_parser.add_argument("--seed", type=int, default=0, help="decides which rank is hit and when (default 0)")
     for axis in ("tp", "pp", "dp"):
         run_parser.add_argument(f"--{axis}", type=int, default=2, help="parallel size (default 2)")
@@ -67,7 +65,5 @@ def _run_live(args: argparse.Namespace) -> int:
         is_neutral=args.neutral,
     )
     result = run_live(drill, args.out, say=lambda line: sys.stderr.write(f"{line}\n"))
-    sys.stdout.write(
-        f"{result.out}: {len(result.dumped)} of {drill.layout.world_size} flight recorders, stacks, logs\n"
-    )
+    sys.stdout.write(f"{args.out}: {len(result.dumped)} of {drill.layout.world_size} flight recorders, stacks, logs\n")
     return 0

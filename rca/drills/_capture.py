@@ -58,9 +58,7 @@ def capture_recorder(run: Path, out: Path, processes: Processes) -> list[int]:
     return found
 
 
-def capture_stacks(
-    py_spy: str, out: Path, processes: Processes, layout: Layout, *, sample: int, with_json: bool
-) -> list[dict[str, Any]]:
+def capture_stacks(py_spy: str, out: Path, processes: Processes, layout: Layout, *, sample: int, with_json: bool) -> list[dict[str, Any]]:
     """One round over the process tree; rows of the index, failures included: they are evidence too."""
     folder = out / f"round_{sample}"
     folder.mkdir(parents=True)

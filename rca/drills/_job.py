@@ -1,8 +1,8 @@
 """A small real training job: tensor, data and pipeline parallel over gloo.
 
-Runs in the workers with torch and the standard library alone. The harness copies this file into the job's folder, so that
-stacks and recorded frames show a training script and nothing of this package. Its one argument is a configuration file;
-what stands there under `faults` is what a drill's `inject` returned.
+Runs in the workers with torch and the standard library alone. The harness copies this file into the job's folder, so
+that stacks and recorded frames show a training script and nothing of this package. Its one argument is a configuration
+file; what stands there under `faults` is what a drill's `inject` returned.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class Trainer:
 
 
 def serve_recorder(path: Path, owner: int) -> None:
-    """Write the flight recorder at each SIGUSR1: gloo has no watchdog that would. Ends the rank with its job's owner."""
+    """Write the flight recorder at each SIGUSR1, as gloo has no watchdog; end the rank when the job's owner is gone."""
     while Path(f"/proc/{owner}").exists():
         if signal.sigtimedwait({signal.SIGUSR1}, 2.0) is None:
             continue

@@ -13,6 +13,7 @@ from rca.errors import UsageError
 __all__ = ["GROUP_DESCS", "RANKS_PER_HOST", "Injection", "Layout", "pick", "shared_kind"]
 
 RANKS_PER_HOST = 2
+MAX_RANKS = 64  # processes of 0.3 GB each on one machine
 GROUP_DESCS = {  # Megatron's names, as a real recorder shows them
     "world": "default_pg",
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
@@ -39,6 +40,10 @@ class Layout:
     pp: int
     dp: int
 
+    def __post_init__(self) -> None:
+        if min(self.tp, self.pp, self.dp) < 1 or self.world_size > MAX_RANKS:
+            raise UsageError(f"tp {self.tp} x pp {self.pp} x dp {self.dp}: each at least 1, {MAX_RANKS} ranks at most")
+
     @property
     def world_size(self) -> int:
         return self.tp * self.pp * self.dp
@@ -47,7 +52,8 @@ class Layout:
     def hosts(self) -> tuple[str, ...]:
         """host-a, host-b, ...: made-up, one for every two ranks."""
         count = -(-self.world_size // RANKS_PER_HOST)
-        return tuple(f"host-{ascii_lowercase[n]}" for n in range(count))
+        letters = [first + second for first in ("", *ascii_lowercase) for second in ascii_lowercase]
+        return tuple(f"host-{name}" for name in letters[:count])
 
     def host(self, rank: int) -> str:
         return self.hosts[rank // RANKS_PER_HOST]
@@ -75,8 +81,7 @@ class Layout:
                 members.setdefault(tuple(row[axis] for axis in shared), []).append(row["rank"])
             found += [(kind, ranks) for ranks in sorted(members.values())]
         return [
-            {"name": str(number), "kind": kind, "desc": GROUP_DESCS[kind], "ranks": ranks}
-            for number, (kind, ranks) in enumerate(found)
+            {"name": str(number), "kind": kind, "desc": GROUP_DESCS[kind], "ranks": ranks} for number, (kind, ranks) in enumerate(found)
         ]
 
     def topology(self) -> dict[str, Any]:

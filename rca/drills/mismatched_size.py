@@ -10,9 +10,7 @@ TRUTH = {
     "attribution": ["workload"],
     "action": ["fix_code", "human"],
 }
-STORY = (
-    "the gradient bucket of one rank is padded, so that its all_reduce is larger than that of its data-parallel peers"
-)
+STORY = "the gradient bucket of one rank is padded, so that its all_reduce is larger than that of its data-parallel peers"
 TRAP = "the peers report the error, or their neighbours do when connections close"
 ENDS = "stall"
 

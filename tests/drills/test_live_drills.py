@@ -1,0 +1,260 @@
+"""Live drills run to their end and leave nothing running; the shipped captures are complete, small and neutral."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.verbs import drill as verb
+from rca import plugins
+from rca.drills._harness import Drill, run_live
+from rca.drills._layout import Layout
+from rca.drills._neutral import leaks, neutralise
+from rca.errors import ProbeError, UsageError
+
+ROOT = Path(__file__).parents[2]
+CASES = ROOT / "data" / "cases"
+LIVE = ("lock_hang", "mismatched_size", "none", "rank_killed", "skipped_collective")
+TRUTH_KEYS = {"first_failing_ranks", "hosts", "cause", "layer", "attribution", "action", "what"}
+SHIPPED = [CASES / name for name in LIVE]
+MAX_CASE_BYTES = 300_000
+MACHINE_PATH = re.compile(rb"/(?:root|work|home)/|\.pyenv|site-packages/firstfault")
+DEAD = {"rank_killed": {6}, "mismatched_size": {3}}  # of the shipped captures: seed 0
+END_WAIT_S = 30.0
+
+
+class NoGlobals(pickle.Unpickler):
+    """Refuses every global: a dump is plain containers and numbers."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} in a recorder dump")
+
+
+def load_dump(data: bytes) -> dict[str, Any]:
+    dump: dict[str, Any] = NoGlobals(io.BytesIO(data)).load()
+    return dump
+
+
+def processes_of(job_dir: Path) -> list[int]:
+    """Pids, zombies left out, whose command line names the job's folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(job_dir).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until_gone(job_dir: Path) -> list[int]:
+    deadline = time.monotonic() + END_WAIT_S
+    while (left := processes_of(job_dir)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def small(fault: str, job_dir: Path) -> Drill:
+    layout = Layout(tp=2, pp=1, dp=1)
+    return Drill(fault, layout, job_dir=job_dir, num_rounds=2, round_gap_s=1.0, json_rounds=1, is_neutral=True)
+
+
+def index_of(case: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((case / "stacks" / "index.json").read_text())
+    return rows
+
+
+@pytest.mark.live
+def test_a_lock_hang_is_captured_and_leaves_no_process(tmp_path: Path) -> None:
+    out, job_dir = tmp_path / "case", tmp_path / "job"
+    result = run_live(small("lock_hang", job_dir), out)
+    assert processes_of(job_dir) == []
+    assert not job_dir.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["case"]
+    truth = json.loads((out / "truth.json").read_text())
+    assert set(truth) == TRUTH_KEYS
+    assert truth["cause"] == ["code_hang"]
+    (culprit,) = truth["first_failing_ranks"]
+    dumps = {rank: load_dump((out / "fr" / f"nccl_trace_rank_{rank}").read_bytes()) for rank in result.dumped}
+    last = {rank: max(entry["collective_seq_id"] for entry in dump["entries"]) for rank, dump in dumps.items()}
+    assert set(last) == {0, 1}
+    assert last[culprit] < last[1 - culprit]
+    assert result.first_steps == result.last_steps
+    assert "StepLog._rotate" in (out / "stacks" / "round_1" / f"rank_{culprit}.main.txt").read_text()
+    assert {row["rc"] for row in index_of(out)} == {0}
+    assert {row["role"] for row in index_of(out)} == {"main", "worker0"}
+
+
+@pytest.mark.live
+def test_a_terminated_drill_takes_its_job_along(tmp_path: Path) -> None:
+    job_dir = tmp_path / "job"
+    command = [sys.executable, "-c", RUN_VERB, "run", "none", "--out", str(tmp_path / "case"), "--live"]
+    command += ["--tp", "1", "--pp", "1", "--dp", "2", "--job-dir", str(job_dir)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as drill:
+        assert drill.stderr is not None
+        assert drill.stderr.readline().startswith("started 2 ranks")
+        assert processes_of(job_dir)
+        drill.send_signal(signal.SIGTERM)
+        drill.communicate(timeout=60)
+    assert drill.returncode != 0
+    assert wait_until_gone(job_dir) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.live
+def test_a_killed_drill_takes_its_job_along(tmp_path: Path) -> None:
+    job_dir = tmp_path / "job"
+    command = [sys.executable, "-c", RUN_VERB, "run", "none", "--out", str(tmp_path / "case"), "--live"]
+    command += ["--tp", "1", "--pp", "1", "--dp", "2", "--job-dir", str(job_dir)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as drill:
+        assert drill.stderr is not None
+        drill.stderr.readline()
+        assert drill.stderr.readline() == "training\n"  # the agents are stopped from here on
+        drill.kill()
+    assert wait_until_gone(job_dir) == []
+
+
+RUN_VERB = """
+import argparse, sys
+from apps.verbs import drill
+parser = argparse.ArgumentParser()
+drill.arguments(parser)
+sys.exit(drill.run(parser.parse_args()))
+"""
+
+
+@pytest.mark.parametrize("case", SHIPPED, ids=lambda case: case.name)
+def test_a_shipped_case_is_complete(case: Path) -> None:
+    truth = json.loads((case / "truth.json").read_text())
+    drill = plugins.load("rca.drills", case.name)
+    injection = drill.inject(Layout(tp=2, pp=2, dp=2), seed=0)
+    assert set(truth) == TRUTH_KEYS
+    assert truth["first_failing_ranks"] == list(injection.ranks)
+    assert {key: truth[key] for key in drill.TRUTH} == drill.TRUTH
+    topology = json.loads((case / "topology.json").read_text())
+    assert topology == Layout(tp=2, pp=2, dp=2).topology()
+    living = set(range(8)) - DEAD.get(case.name, set())
+    assert {path.name for path in (case / "fr").iterdir()} == {f"nccl_trace_rank_{rank}" for rank in living}
+    rows = index_of(case)
+    assert {row["rank"] for row in rows if row["role"] == "main" and row["rc"] == 0} == living
+    written = {f"round_{row['round']}/rank_{row['rank']}.{row['role']}.{row['format']}" for row in rows if row["rc"] == 0}
+    stacks = case / "stacks"
+    assert written == {str(path.relative_to(stacks)) for path in stacks.glob("round_*/*")}
+    assert len(list((case / "logs").glob("rank_*.stderr.log"))) == 8
+
+
+@pytest.mark.parametrize("case", SHIPPED, ids=lambda case: case.name)
+def test_a_shipped_case_is_small_and_names_no_machine(case: Path) -> None:
+    files = [path for path in case.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < MAX_CASE_BYTES
+    assert [path for path in files if MACHINE_PATH.search(path.read_bytes())] == []
+
+
+@pytest.mark.parametrize("case", SHIPPED, ids=lambda case: case.name)
+def test_shipped_dumps_hold_the_groups_of_their_rank(case: Path) -> None:
+    groups = json.loads((case / "topology.json").read_text())["groups"]
+    for path in (case / "fr").iterdir():
+        rank = int(path.name.rsplit("_", 1)[1])
+        own = {(group["name"], group["desc"]) for group in groups if rank in group["ranks"]}
+        entries = load_dump(path.read_bytes())["entries"]
+        assert {entry["process_group"] for entry in entries} <= own
+        assert 0 < len(entries) <= 64
+
+
+def test_the_archive_is_the_folder_without_its_truth() -> None:
+    folder = CASES / "skipped_collective"
+    with tarfile.open(CASES / "skipped_collective.tar.gz") as archive:
+        members = {member.name: archive.extractfile(member) for member in archive if member.isfile()}
+        found = {name: file.read() for name, file in members.items() if file is not None}
+    wanted = {str(path.relative_to(CASES)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    truth = wanted.pop("skipped_collective/truth.json")
+    assert found == wanted
+    assert (CASES / "skipped_collective.truth.json").read_bytes() == truth
+
+
+@pytest.mark.parametrize("fault", LIVE)
+def test_the_same_seed_hits_the_same_rank(fault: str) -> None:
+    drill, layout = plugins.load("rca.drills", fault), Layout(tp=2, pp=2, dp=2)
+    assert drill.inject(layout, seed=5) == drill.inject(layout, seed=5)
+    hit = {drill.inject(layout, seed=seed).ranks for seed in range(40)}
+    assert len(hit) == (1 if fault == "none" else 8)
+
+
+def test_groups_cover_every_rank_once_per_kind() -> None:
+    layout = Layout(tp=2, pp=3, dp=4)
+    for kind in ("world", "tp", "pp", "dp", "mp"):
+        members = [group["ranks"] for group in layout.groups() if group["kind"] == kind]
+        assert sorted(rank for ranks in members for rank in ranks) == list(range(24))
+        assert {len(ranks) for ranks in members} == {layout.size(kind)}
+
+
+def test_a_fault_without_its_group_is_a_usage_error() -> None:
+    drill = plugins.load("rca.drills", "mismatched_size")
+    with pytest.raises(UsageError, match="make one of dp larger than 1"):
+        drill.inject(Layout(tp=2, pp=1, dp=1), seed=0)
+
+
+def test_a_layout_without_ranks_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="each at least 1"):
+        Layout(tp=0, pp=1, dp=1)
+
+
+def test_neutral_replacement_keeps_lengths_and_pickles(tmp_path: Path) -> None:
+    home = "/root/.tools/python"
+    dump = tmp_path / "fr" / "nccl_trace_rank_0"
+    dump.parent.mkdir()
+    dump.write_bytes(pickle.dumps({"filename": f"{home}/lib/threading.py"}, protocol=2))
+    before = dump.stat().st_size
+    neutralise(tmp_path, prefixes={home: "python", "/root": "home", "/usr": "x", "/opt/venv": "venv"})
+    assert dump.stat().st_size == before
+    assert load_dump(dump.read_bytes())["filename"] == "/opt/python________/lib/threading.py"
+    assert leaks(tmp_path, words=["/root"]) == []
+
+
+def test_a_drill_without_live_starts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="add --live"):
+        verb.run(parse("run", "none", "--out", str(tmp_path / "case")))
+
+
+def test_an_unknown_drill_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no drill is called 'flood'.*lock_hang"):
+        verb.run(parse("run", "flood", "--out", str(tmp_path), "--live"))
+
+
+def test_a_filled_folder_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match="is not empty"):
+        verb.run(parse("run", "none", "--out", str(tmp_path), "--live"))
+
+
+def test_an_interpreter_without_torch_says_what_to_install(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    with pytest.raises(ProbeError, match=r"install firstfault\[drill\]"):
+        verb.run(parse("run", "none", "--out", str(tmp_path / "case"), "--live", "--python", str(bare)))
+
+
+def test_list_shows_every_drill_with_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb.run(parse("list")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(plugins.names("rca.drills"))
+    assert "A healthy job, captured while it runs." in lines[LIVE.index("none")]
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    verb.arguments(parser)
+    return parser.parse_args(words)
