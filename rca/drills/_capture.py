@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -45,7 +46,8 @@ def capture_recorder(run: Path, out: Path, processes: Processes) -> list[int]:
     """Ask every living rank for its flight recorder; the ranks that answered."""
     living = {rank: pid for rank, pid in processes.trainers.items() if is_alive(pid)}
     for pid in living.values():
-        os.kill(pid, signal.SIGUSR1)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
     deadline = time.monotonic() + DUMP_WAIT_S
     while time.monotonic() < deadline:
         if all((run / f"nccl_trace_rank_{rank}").exists() or not is_alive(pid) for rank, pid in living.items()):

@@ -211,9 +211,10 @@ def stop_on_signals() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    wanted = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
     before = {}
     with contextlib.suppress(ValueError):  # only the main thread may set handlers
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+        before = {number: signal.signal(number, stop) for number in wanted}
     try:
         yield
     finally:
