@@ -1,6 +1,44 @@
-"""The command `rca`."""
+"""The command `rca`: verbs are the modules of apps/verbs, each parses its arguments, calls the library and renders."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from rca import __version__, plugins
+from rca.errors import CaseError, RcaError
+
+EXIT_TEXT = "exit codes: 0 a verdict (healthy included), 1 an honest unknown, 2 usage, 3 no readable evidence, 4 an analysis failed"
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    return 0
+    parser = argparse.ArgumentParser(
+        prog="rca", description="Which rank of a training job failed first, why, and what to do next.", epilog=EXIT_TEXT
+    )
+    parser.add_argument("--version", action="version", version=f"firstfault {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for name in plugins.names("apps.verbs"):
+        verb = plugins.load("apps.verbs", name)
+        first = (verb.__doc__ or "").strip().splitlines()[0]
+        one = verbs.add_parser(name, help=first, description=verb.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        verb.arguments(one)
+        one.set_defaults(run=verb.run)
+    args = parser.parse_args(argv)
+    try:
+        return int(args.run(args))
+    except RcaError as error:
+        sys.stderr.write(f"rca: {error}\n")
+        return 3 if isinstance(error, CaseError) else 2
+    except BrokenPipeError:  # the reader has seen enough (head, less)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("rca: stopped; nothing half-written was left behind\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,11 +1,11 @@
 """Every error the project raises on purpose.
 
-    RcaError                 something a person can act on; its text says what, where and what to do
-    +-- UsageError           the command was called in a way that cannot work           (exit 2)
-    +-- EvidenceError        one piece of evidence cannot be read; the rest goes on     (counted in `readings`)
-    +-- CaseError            the case file cannot be built or opened                    (exit 3)
-    +-- NotEnoughEvidence    an analysis cannot answer from what is there               (outcome `blind`)
-    +-- ProbeError           an active test or a drill could not run                    (exit 2)
+RcaError                 something a person can act on; its text says what, where and what to do
++-- UsageError           the command was called in a way that cannot work           (exit 2)
++-- EvidenceError        one piece of evidence cannot be read; the rest goes on     (counted in `readings`)
++-- CaseError            the case file cannot be built or opened                    (exit 3)
++-- NotEnoughEvidence    an analysis cannot answer from what is there               (outcome `blind`)
++-- ProbeError           an active test or a drill could not run                    (exit 2)
 """
 
 from __future__ import annotations

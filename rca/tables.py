@@ -30,7 +30,23 @@ _SQL: Final[dict[str, str]] = {
     "Datetime(time_unit='us', time_zone='UTC')": "TIMESTAMPTZ",
 }
 
-GROUP_KINDS: Final = ("world", "dp", "tp", "pp", "cp", "ep", "mp", "dp_cp", "tp_cp", "tp_dp", "expert_tp", "expert_dp", "embedding", "other", "unknown")
+GROUP_KINDS: Final = (
+    "world",
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "mp",
+    "dp_cp",
+    "tp_cp",
+    "tp_dp",
+    "expert_tp",
+    "expert_dp",
+    "embedding",
+    "other",
+    "unknown",
+)
 DUMP_STATUS: Final = (
     "ok",
     "process_gone",
@@ -100,7 +116,10 @@ class Table:
             return "'" + text.replace("'", "''") + "'"
 
         columns = ", ".join(f'"{c.name}" {_SQL[str(c.dtype)]}' for c in self.columns)
-        lines = [f'CREATE TABLE "{self.name}" ({columns})', f'COMMENT ON TABLE "{self.name}" IS {quoted("one row per " + self.grain)}']
+        lines = [
+            f'CREATE TABLE "{self.name}" ({columns})',
+            f'COMMENT ON TABLE "{self.name}" IS {quoted("one row per " + self.grain)}',
+        ]
         lines += [f'COMMENT ON COLUMN "{self.name}"."{c.name}" IS {quoted(c.doc)}' for c in self.columns]
         return ";\n".join(lines) + ";\n"
 
@@ -128,7 +147,7 @@ _ALL: Final = (
         Column("host", TEXT, "host it was taken on, where the file or its name says so"),
         RANK,
         Column("size_bytes", INT, "size as stored"),
-        Column("sha256", TEXT, "SHA-256 of the stored bytes (first 16 hex digits)"),
+        Column("sha256", TEXT, "SHA-256 of the stored bytes, hex"),
         Column("captured_at", INSTANT, "when it was taken; null where the file does not say"),
         Column("is_stale", BOOL, "true = an older view of the same rank or another launch: listed, not diagnosed"),
         Column("stale_because", TEXT, "why it is left out"),
@@ -145,6 +164,7 @@ _ALL: Final = (
         Column("first_skip_record", TEXT, "place of the first of them"),
         Column("first_skip", TEXT, "why the first of them could not be read"),
         Column("problem", TEXT, "why the file as a whole could not be read"),
+        Column("copy_of", TEXT, "path of the file with the same bytes that was read instead"),
         Column("guess", TEXT, "nearest known format of a file that nothing recognised"),
         lead=(),
     ),
@@ -236,7 +256,11 @@ _ALL: Final = (
         Column("version", TEXT, "recorder version as written"),
         Column("format", TEXT, "pickle or json"),
         Column("num_entries", INT, "calls read; null = only the header was read"),
-        Column("first_record_id", INT, "record_id of the first call; above 0 the ring has wrapped or only active calls were written"),
+        Column(
+            "first_record_id",
+            INT,
+            "record_id of the first call; above 0 the ring has wrapped or only active calls were written",
+        ),
         Column("first_at", INSTANT, "first call created"),
         Column("last_at", INSTANT, "last call created"),
         Column("is_torn", BOOL, "true = the file breaks off; what precedes was read"),
@@ -269,7 +293,11 @@ _ALL: Final = (
         Column("frames", TEXTS, "canonical frames module:function, innermost first"),
         Column("leaf", TEXT, "innermost Python frame; null = native frames only"),
         Column("leaf_key", TEXT, "first informative frame, wrappers skipped"),
-        Column("activity", TEXT, "what the program is doing: train_step eval checkpoint compile dataloader import init teardown ..."),
+        Column(
+            "activity",
+            TEXT,
+            "what the program is doing: train_step eval checkpoint compile dataloader import init teardown ...",
+        ),
         Column("wait_kind", TEXT, "what it waits for: collective p2p store lock queue cuda_sync io sleep none unknown ..."),
         lead=_FROM,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,6 +34,13 @@ __all__ = [
 ]
 
 HEAD_BYTES = 65536  # what `claims` may look at
+_SUFFIXES = re.compile(
+    r"(\.(json|jsonl|txt|log|pkl|pickle|bin|dump|trace|out|err|stderr|stdout|gz|zst|zstd|main|trainer|worker\d*))+$",
+    re.I,
+)
+_RANK_SAID = re.compile(r"(?:^|[^a-z])rank[_\-=.]?(\d{1,7})(?!\d)", re.I)
+_RANK_LAST = re.compile(r"(?:^|[_\-.])r?(\d{1,7})$")  # a number of its own at the end; digits glued to letters are a serial number
+_SAMPLE = re.compile(r"^(?:round|sample|iter|poll|snap|dump)[_\-]?(\d{1,6})$", re.I)
 Compression = Literal["none", "gzip", "zstd"]
 
 
@@ -59,6 +67,30 @@ class Source:
             return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, closefd=True), 1 << 20)
         return self.file.open("rb", buffering=1 << 20)
 
+    @property
+    def rank_said(self) -> int | None:
+        """The rank that the name states outright (rank_3, also of the folder); None where it does not."""
+        for part in reversed(self.path.split("/")):
+            if found := _RANK_SAID.findall(part):
+                return int(found[-1])
+        return None
+
+    @property
+    def rank_hint(self) -> int | None:
+        """`rank_said`, else a number that ends the file's name: may be a rank, may be a pid. To be checked against content."""
+        if (said := self.rank_said) is not None:
+            return said
+        found = _RANK_LAST.search(_SUFFIXES.sub("", self.path.rsplit("/", 1)[-1]))
+        return int(found[1]) if found else None
+
+    @property
+    def sample_hint(self) -> int | None:
+        """The capture round that a folder's name states (round_2)."""
+        for part in reversed(self.path.split("/")[:-1]):
+            if found := _SAMPLE.match(part):
+                return int(found[1])
+        return None
+
     @cached_property
     def head(self) -> bytes:
         """The first 64 KiB after decompression; empty where they cannot be read."""
@@ -73,10 +105,20 @@ class Source:
             raise
 
     @cached_property
-    def evidence_id(self) -> str:
-        """First 16 hex digits of the SHA-256 of the stored bytes: a copy has the same one."""
+    def sha256(self) -> str:
+        """SHA-256 of the stored bytes, hex."""
         with self.file.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @cached_property
+    def evidence_id(self) -> str:
+        """First 16 hex digits of the SHA-256 of the stored bytes: a copy has the same one.
+
+        Equal bytes in the folders of two capture rounds are two observations (a rank that did not move), not a copy.
+        """
+        if self.sample_hint is None:
+            return self.sha256[:16]
+        return hashlib.sha256(f"{self.sha256} {self.sample_hint}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

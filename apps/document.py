@@ -1,0 +1,217 @@
+"""What others read: the documents of `--json`. Sorted lists, finite numbers, the same input gives the same bytes but for `timing`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rca.case import Case
+    from rca.roster import Roster
+    from rca.sources import Inventory
+    from rca.triage import Judgement
+    from rca.types import Finding, Outcome
+
+__all__ = ["analysis_document", "diagnosis_document", "inspect_document", "skipped", "to_json"]
+
+COVERED = ("dumps", "stacks")
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """One JSON text: keys in the order given, no NaN."""
+    return json.dumps(_plain(document), ensure_ascii=False, indent=1, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | frozenset | set):
+        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return value
+
+
+def diagnosis_document(judgement: Judgement, skips: Sequence[Mapping[str, Any]], timing: Mapping[str, float]) -> dict[str, Any]:
+    """`rca.diagnosis/1`."""
+    verdict, advice, roster = judgement.verdict, judgement.advice, judgement.roster
+    return {
+        "schema_version": "rca.diagnosis/1",
+        "job_id": roster.job_id,
+        "attempt": roster.attempt,
+        "verdict": {
+            "cause": verdict.cause,
+            "layer": verdict.layer,
+            "attribution": verdict.attribution,
+            "probability": round(verdict.probability, 6),
+            "summary": verdict.summary,
+            "proven": verdict.proven,
+            "concurrent": verdict.concurrent,
+            "first_failing": {
+                "ranks": list(verdict.ranks),
+                "hosts": list(verdict.hosts),
+                "gpus": list(verdict.gpus),
+                "probability": round(verdict.ranks_probability, 6),
+                "at": verdict.failed_at,
+                "step": verdict.step,
+                "last_collective": verdict.last_collective,
+                "data": None,
+                "ordered_by": verdict.ordered_by,
+            },
+        },
+        "advice": {
+            "action": advice.action,
+            "evict": {
+                "hosts": list(advice.evict_hosts),
+                "ranks": list(advice.evict_ranks),
+                "group": advice.evict_group,
+                "innocent_hosts": list(advice.innocent_hosts),
+            },
+            "checkpoint": advice.checkpoint,
+            "replay": advice.replay,
+            "because": advice.because,
+            "commands": list(advice.commands),
+        },
+        "hypotheses": [
+            {
+                "cause": h.cause,
+                "layer": h.layer,
+                "probability": round(h.probability, 6),
+                "ranks": list(h.ranks),
+                "hosts": list(h.hosts),
+                "supports": list(h.supports),
+                "against": list(h.against),
+            }
+            for h in verdict.hypotheses
+        ],
+        "findings": [_finding(f) for o in judgement.outcomes for f in o.findings],
+        "outcomes": [_outcome(o) for o in judgement.outcomes],
+        "coverage": coverage(roster),
+        "skipped": [dict(s) for s in skips],
+        "timing": {key: round(value, 3) for key, value in timing.items()},
+    }
+
+
+def coverage(roster: Roster) -> dict[str, Any]:
+    """How many ranks left which evidence, and which left none."""
+    return {
+        "world_size": roster.world_size if roster.world_size is not None else len(roster.everyone) or None,
+        "ranks_with": {table: len(roster.ranks_with[table]) for table in COVERED},
+        "ranks_missing": {table: roster.missing(table) for table in COVERED},
+    }
+
+
+def _finding(f: Finding) -> dict[str, Any]:
+    return {
+        "id": f.id,
+        "analysis": f.analysis,
+        "sign": f.sign,
+        "scope": f.scope,
+        "ranks": sorted(f.ranks),
+        "hosts": sorted(f.hosts),
+        "groups": sorted(f.groups),
+        "explains": sorted(f.explains),
+        "says": f.says,
+        "numbers": dict(f.numbers),
+        "cites": [{"table": c.table, "path": c.path, "record": c.record, "text": c.text} for c in f.cites],
+    }
+
+
+def _outcome(o: Outcome) -> dict[str, Any]:
+    return {"analysis": o.analysis, "status": o.status, "why": o.why}
+
+
+def analysis_document(outcome: Outcome) -> dict[str, Any]:
+    """`rca.analysis/1`: one question's outcome and findings."""
+    return {"schema_version": "rca.analysis/1", **_outcome(outcome), "findings": [_finding(f) for f in outcome.findings]}
+
+
+def skipped(case: Case, inventory: Inventory) -> list[dict[str, Any]]:
+    """Everything that was found and not (wholly) read, with its reason; older dumps that were left out too."""
+    rows = [{"path": u.path, "record": None, "why": u.why} for u in inventory.unreadable]
+    for r in case.table("readings").collect().iter_rows(named=True):
+        if r["problem"]:
+            guess = f" (looks like {r['guess']})" if r["guess"] else ""
+            rows.append({"path": r["path"], "record": r["first_skip_record"], "why": r["problem"] + guess})
+        elif r["first_skip"]:
+            more = f"; {r['num_skipped'] - 1} more" if r["num_skipped"] > 1 else ""
+            rows.append({"path": r["path"], "record": r["first_skip_record"], "why": r["first_skip"] + more})
+    for r in case.table("evidence").collect().iter_rows(named=True):
+        if r["is_stale"]:
+            rows.append({"path": r["path"], "record": None, "why": f"left out: {r['stale_because']}"})
+    return sorted(rows, key=lambda r: (r["path"], r["record"] or "", r["why"]))
+
+
+def inspect_document(case: Case, inventory: Inventory, tables: Sequence[str]) -> dict[str, Any]:
+    """`rca.inspect/1`: what was read from each file, and the rows of the tables asked for."""
+    import polars as pl
+
+    from rca.tables import TABLES
+
+    counts, spans, ranks = _per_file(case)
+    paths: dict[str, str] = {}
+    files: dict[str, dict[str, Any]] = {}
+    for r in case.table("readings").collect().iter_rows(named=True):
+        key = r["evidence_id"]
+        paths.setdefault(key, r["path"])
+        why = r["problem"] or r["first_skip"]
+        files[r["path"]] = {
+            "path": r["path"],
+            "collector": r["collector"],
+            "rows": counts.get(key, {}) if paths[key] == r["path"] else {},
+            "skipped": [{"record": r["first_skip_record"], "why": why, "count": r["num_skipped"] or 1}] if why else [],
+            "first_at": spans.get(key, (None, None))[0],
+            "last_at": spans.get(key, (None, None))[1],
+            "ranks": sorted(ranks.get(key, ())),
+            "guess": r["guess"],
+        }
+    for u in inventory.unreadable:
+        files[u.path] = {
+            "path": u.path, "collector": None, "rows": {}, "skipped": [{"record": None, "why": u.why, "count": 1}],
+            "first_at": None, "last_at": None, "ranks": [], "guess": None,
+        }  # fmt: skip
+    shown: dict[str, Any] = {}
+    for name in tables:
+        frame: pl.DataFrame = case.table(name, with_stale=True).collect()
+        if "evidence_id" in TABLES[name].schema and "path" not in frame.columns:
+            frame = frame.with_columns(pl.col("evidence_id").replace_strict(paths, default=None, return_dtype=pl.String).alias("path"))
+        shown[name] = frame.to_dicts()
+    return {"schema_version": "rca.inspect/1", "files": [files[path] for path in sorted(files)], "tables": shown}
+
+
+def _per_file(case: Case) -> tuple[dict[str, dict[str, int]], dict[str, tuple[Any, Any]], dict[str, set[int]]]:
+    """Per evidence_id: rows by table, first and last instant, ranks."""
+    import polars as pl
+
+    from rca.tables import TABLES
+
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    spans: dict[str, tuple[Any, Any]] = {}
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for name, table in TABLES.items():
+        if not table.from_evidence or name in ("evidence", "readings"):
+            continue
+        columns = [pl.len().alias("n")]
+        has_rank, moment = "rank" in table.schema, next((c for c in ("created_at", "sampled_at") if c in table.schema), None)
+        if has_rank:
+            columns.append(pl.col("rank").drop_nulls().unique().alias("ranks"))
+        if moment:
+            columns += [pl.col(moment).min().alias("first"), pl.col(moment).max().alias("last")]
+        for r in case.table(name, with_stale=True).group_by("evidence_id").agg(columns).collect().iter_rows(named=True):
+            key = r["evidence_id"]
+            counts[key][name] = r["n"]
+            if has_rank and name not in ("memberships",):
+                ranks[key] |= set(r["ranks"])
+            if moment and r["first"] is not None:
+                spans[key] = (r["first"], r["last"])
+    return counts, spans, ranks

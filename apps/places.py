@@ -1,0 +1,32 @@
+"""Where things lie: the case file of an evidence folder, and room for unpacked archives."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+__all__ = ["cache_folder", "case_path"]
+
+
+def case_path(evidence: Path, asked: str | None) -> Path:
+    """The case file: where --case says, beside the evidence where that is writable, else in the user's cache folder."""
+    if asked:
+        return Path(asked)
+    if evidence.is_dir() and _is_writable(evidence):
+        return evidence / "case.duckdb"
+    name = hashlib.sha256(str(evidence.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return cache_folder() / name / "case.duckdb"
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/firstfault, else ~/.cache/firstfault."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "firstfault"
+
+
+def _is_writable(folder: Path) -> bool:
+    """Writable by permission bits too: root may write anywhere, but a folder laid read-only is meant to stay as it is."""
+    mode = folder.stat().st_mode
+    return bool(mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)) and os.access(folder, os.W_OK)

@@ -1,0 +1,99 @@
+"""From a path on the command line to an opened, judged case: what every verb that reads evidence shares."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apps.places import cache_folder, case_path
+
+if TYPE_CHECKING:
+    from rca.case import Case
+    from rca.sources import Inventory
+    from rca.triage import Judgement
+
+__all__ = ["Session", "open_session"]
+
+
+@dataclass
+class Session:
+    """Evidence found, and where its case belongs."""
+
+    root: Path
+    inventory: Inventory
+    target: Path
+    spool: Path
+    build_s: float = 0.0
+    diagnose_s: float = 0.0
+    was_built: bool = False
+    early: Judgement | None = field(default=None, repr=False)
+
+    def triage(self) -> Judgement | None:
+        """The early answer, when there is one and no current case makes it needless."""
+        from rca.case import is_current
+        from rca.triage import triage
+
+        if is_current(self.target, self.inventory):
+            return None
+        began = time.perf_counter()
+        self.early = triage(self.inventory, self.spool)
+        self.diagnose_s = time.perf_counter() - began
+        return self.early
+
+    def case(self) -> Case:
+        """The case, built first if it is missing or out of date."""
+        from rca.case import Case, build, is_current
+
+        if not is_current(self.target, self.inventory):
+            began = time.perf_counter()
+            build(self.inventory, self.target, _progress())
+            self.build_s = time.perf_counter() - began
+            self.was_built = True
+        return Case.open(self.target)
+
+
+@contextmanager
+def open_session(path: str, case: str | None) -> Iterator[Session]:
+    """Find the evidence below a path; unpacked archives live as long as the session."""
+    from rca.sources import inventory
+
+    root = Path(path)
+    cache = cache_folder()
+    base = None
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        base = cache
+    except OSError:
+        pass  # no home to write to: the system's temporary folder will do
+    with tempfile.TemporaryDirectory(prefix="spool-", dir=base) as spool:
+        found = inventory(root, Path(spool) / "archives")
+        yield Session(root, found, case_path(root, case), Path(spool))
+
+
+def _progress():  # type: ignore[no-untyped-def]
+    """A line on stderr that rewrites itself; only on a terminal, and only when reading takes a while."""
+    if not sys.stderr.isatty():
+        return None
+    began = time.monotonic()
+    last = began
+
+    def show(done: int, total: int, path: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done == total:
+            if last != began:
+                sys.stderr.write("\r\x1b[K")
+            return
+        if now - began > 1 and now - last > 0.2:
+            last = now
+            left = (now - began) / max(done, 1) * (total - done)
+            sys.stderr.write(f"\r\x1b[Kreading {done} of {total} files, about {left:.0f} s left")
+            sys.stderr.flush()
+
+    return show

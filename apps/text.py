@@ -1,0 +1,169 @@
+"""The terminal answer: the first line is the answer, then the chain of evidence, what was not seen, what to do, what else it could be."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rca.causes import CAUSES
+
+if TYPE_CHECKING:
+    from rca.triage import Judgement
+    from rca.types import Finding, Outcome
+
+__all__ = ["clean", "columns", "diagnosis_lines", "headline", "outcome_lines", "write"]
+
+WIDTH = 110
+MAX_SKIPS = 8
+MAX_ALTERNATIVES = 4
+ALTERNATIVE_FROM = 0.01  # probability below which an alternative is not worth a line
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def write(lines: Iterable[str]) -> None:
+    """Print lines to stdout; evidence can hold terminal escapes, so every line is cleaned."""
+    out = sys.stdout
+    encoding = out.encoding or "utf-8"
+    for line in lines:
+        out.write(clean(line).encode(encoding, "replace").decode(encoding) + "\n")
+    out.flush()
+
+
+def clean(text: str) -> str:
+    """Text without control characters: an escape sequence in a file name must not drive the terminal."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def percent(probability: float) -> str:
+    """A probability as people read it; never a false 100 %."""
+    return "> 99 %" if probability > 0.99 else "< 1 %" if probability < 0.01 else f"{probability:.0%}".replace("%", " %")
+
+
+def headline(judgement: Judgement) -> str:
+    """rank, host, GPU, group, cause, confidence, in one line."""
+    verdict, roster = judgement.verdict, judgement.roster
+    if not verdict.ranks:
+        return f"{verdict.summary}. Cause: {_cause(verdict.cause)} ({percent(verdict.probability)})"
+    shown = ", ".join(map(str, verdict.ranks[:6])) + (f" and {len(verdict.ranks) - 6} more" if len(verdict.ranks) > 6 else "")
+    parts = [f"Rank{'s' if len(verdict.ranks) > 1 else ''} {shown}"]
+    parts.append(f"on {', '.join(verdict.hosts)}" if verdict.hosts else "(host not known)")
+    gpus = [roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus]
+    if gpus:
+        parts.append(f"GPU {', '.join(gpus)}")
+    parts.append(f"failed first ({percent(verdict.ranks_probability)})")
+    call = verdict.last_collective
+    if call:
+        parts.append(
+            f"at {call['op']}{'' if '>' in str(call['op']) or '<' in str(call['op']) else ' #' + str(call['seq'])} of group {call['group']}"
+        )
+    if verdict.cause == "unknown":
+        return f"{' '.join(parts)}; why is open"
+    return f"{' '.join(parts)}; cause: {_cause(verdict.cause)} ({percent(verdict.probability)})"
+
+
+def _cause(cause: str) -> str:
+    return cause.replace("_", " ")
+
+
+def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The whole answer."""
+    verdict = judgement.verdict
+    lines = [headline(judgement), ""]
+    lines += _chain(judgement)
+    lines += _unseen(judgement, skips)
+    lines += _advice(judgement)
+    lines += _alternatives(judgement)
+    if verdict.concurrent:
+        lines += ["", "A second fault, independent of the first, is among the findings: see the alternatives."]
+    return lines
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False) or [
+        first
+    ]
+
+
+def _chain(judgement: Judgement) -> list[str]:
+    """Findings as a numbered chain: first those for the verdict, each with the places a person can open."""
+    verdict = judgement.verdict
+    findings = [f for o in judgement.outcomes for f in o.findings]
+    supports = {i for h in verdict.hypotheses[:1] for i in h.supports}
+    findings.sort(key=lambda f: (f.id not in supports, f.ranks != verdict.ranks, f.analysis, f.id))
+    if not findings:
+        return ["Evidence", *_wrapped("no analysis found anything out of the ordinary.", "  ", "  "), ""]
+    lines = ["Evidence"]
+    for number, finding in enumerate(findings, 1):
+        lines += _wrapped(finding.says + ".", f" {number:2}. ", "     ")
+        lines += [f"       {cite.path} {cite.record}: {cite.text}"[: WIDTH + 30] for cite in finding.cites]
+    return [*lines, ""]
+
+
+def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was not looked at, and what that hides."""
+    roster = judgement.roster
+    lines = []
+    for table, what in (("dumps", "recorder dump"), ("stacks", "stack dump")):
+        missing = roster.missing(table)
+        if missing and len(missing) < len(roster.everyone):
+            shown = ", ".join(map(str, missing[:12])) + (f" and {len(missing) - 12} more" if len(missing) > 12 else "")
+            lines += _wrapped(
+                f"no {what} of rank{'s' if len(missing) > 1 else ''} {shown}: what they did is told by their peers only", "  - ", "    "
+            )
+        elif missing:
+            lines += _wrapped(f"no {what} of any rank", "  - ", "    ")
+    for outcome in judgement.outcomes:
+        if outcome.status in ("blind", "failed"):
+            lines += _wrapped(f"{outcome.analysis} ({outcome.status}): {outcome.why}", "  - ", "    ")
+    for skip in skips[:MAX_SKIPS]:
+        where = f" {skip['record']}" if skip["record"] else ""
+        lines += _wrapped(f"{skip['path']}{where}: {skip['why']}", "  - ", "    ")
+    if len(skips) > MAX_SKIPS:
+        lines.append(f"  - {len(skips) - MAX_SKIPS} more files were not read; `rca inspect` lists them")
+    lines += _wrapped("kernel and host logs, trainer logs and timings are not read by this version", "  - ", "    ")
+    return ["Not seen", *lines, ""]
+
+
+def _advice(judgement: Judgement) -> list[str]:
+    advice = judgement.advice
+    lines = [f"What to do: {advice.action.replace('_', ' ')}"]
+    lines += _wrapped(advice.because, "  ", "  ")
+    if advice.evict_hosts:
+        lines.append(f"  evict {', '.join(advice.evict_hosts)} (ranks {', '.join(map(str, advice.evict_ranks))})")
+    return [*lines, *(f"  $ {command}" for command in advice.commands)]
+
+
+def _alternatives(judgement: Judgement) -> list[str]:
+    verdict = judgement.verdict
+    rows = [h for h in verdict.hypotheses if (h.cause, h.ranks) != (verdict.cause, verdict.ranks) and h.probability >= ALTERNATIVE_FROM]
+    lines = []
+    for h in rows[:MAX_ALTERNATIVES]:
+        who = f"rank{'s' if len(h.ranks) > 1 else ''} {', '.join(map(str, h.ranks[:8]))}" if h.ranks else "no rank to blame"
+        means = CAUSES[h.cause].means if h.cause != "unknown" else "none of the causes this version knows"
+        lines.append(f"  {percent(h.probability):>6}  {_cause(h.cause)}, {who}: {means}")
+    return ["", "Otherwise", *lines] if lines else []
+
+
+def outcome_lines(outcome: Outcome) -> list[str]:
+    """One question's answer."""
+    lines = [f"{outcome.analysis}: {outcome.status}"]
+    if not outcome.findings:
+        return [*lines, *_wrapped(outcome.why, "  ", "  ")]
+    for number, finding in enumerate(outcome.findings, 1):
+        lines += _wrapped(f"[{finding.sign}] {finding.says}.", f" {number:2}. ", "     ")
+        lines += [f"       {cite.path} {cite.record}: {cite.text}" for cite in finding.cites]
+    return lines
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A plain table, columns as wide as their widest cell."""
+    widths = [max(len(str(cell)) for cell in column) for column in zip(header, *rows, strict=True)]
+    return ["  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (header, *rows)]
+
+
+def finding_ids(findings: Sequence[Finding]) -> list[str]:
+    """Ids, for tests and logs."""
+    return [f.id for f in findings]

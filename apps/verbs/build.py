@@ -1,0 +1,36 @@
+"""Read the evidence into a case file (DuckDB) for notebooks, SQL and the other verbs.
+
+The case is a build product: it can be deleted and built again at any time. `rca diagnose` builds it by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+__all__ = ["arguments", "run"]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """`rca build PATH [--case FILE]`."""
+    parser.add_argument("path", metavar="PATH", help="folder, file or .tar.gz with the evidence")
+    parser.add_argument("--case", metavar="FILE", help="where the case file goes (default: beside the evidence, else the cache folder)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0, or 3 when no file was recognised."""
+    import polars as pl
+
+    from apps.session import open_session
+    from apps.text import write
+    from rca.tables import TABLES
+
+    with open_session(args.path, args.case) as session:
+        case = session.case()
+        try:
+            counts = {name: case.table(name).select(pl.len()).collect().item() for name in TABLES}
+        finally:
+            case.close()
+        state = f"built in {session.build_s:.1f} s" if session.was_built else "already up to date"
+        shown = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n and name not in ("evidence", "readings"))
+        write([f"{session.target}: {state}", f"  {counts['evidence']} files; {shown or 'no rows'}"])
+    return 0 if shown else 3

@@ -1,0 +1,73 @@
+"""Say which rank failed first, why, and what to do, from whatever evidence lies in a folder or archive.
+
+PATH holds flight-recorder dumps, stack dumps, rank maps in any layout. The first line printed is the answer. With many large dumps it is
+printed as soon as their headers and the deciding ranks are read; the rest is then read behind it and the answer confirmed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rca.triage import Judgement
+
+__all__ = ["arguments", "exit_code", "run"]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """`rca diagnose PATH [--json] [--fast] [--case FILE]`."""
+    parser.add_argument("path", metavar="PATH", help="folder, file or .tar.gz with the evidence")
+    parser.add_argument("--json", action="store_true", help="one JSON document (rca.diagnosis/1) on stdout")
+    parser.add_argument("--fast", action="store_true", help="stop at the early answer; build no case when there is one")
+    parser.add_argument("--case", metavar="FILE", help="where the case file goes (default: beside the evidence, else the cache folder)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0 a verdict, 1 unknown, 3 nothing readable, 4 an analysis failed."""
+    import time
+
+    from apps.document import diagnosis_document, skipped, to_json
+    from apps.session import open_session
+    from apps.text import diagnosis_lines, write
+    from rca.triage import judge
+
+    with open_session(args.path, args.case) as session:
+        early = session.triage() if args.fast or not args.json else None
+        if early is not None and args.fast:
+            timing = {"build_s": 0.0, "diagnose_s": session.diagnose_s}
+            write([to_json(diagnosis_document(early, [], timing))] if args.json else diagnosis_lines(early, []))
+            return exit_code(early)
+        if early is not None:
+            write([*diagnosis_lines(early, []), ""])
+            sys.stderr.write("rca: that is the early answer, from the headers and the deciding ranks; reading the rest to confirm it\n")
+        case = session.case()
+        try:
+            began = time.perf_counter()
+            judgement = judge(case)
+            skips = skipped(case, session.inventory)
+            timing = {"build_s": session.build_s, "diagnose_s": time.perf_counter() - began}
+        finally:
+            case.close()
+        if args.json:
+            write([to_json(diagnosis_document(judgement, skips, timing))])
+        elif early is None or _answer(early) != _answer(judgement):
+            write([*(["Corrected by the full read:"] if early else []), *diagnosis_lines(judgement, skips)])
+        else:
+            write(["Confirmed by the full read."])
+        return exit_code(judgement)
+
+
+def _answer(judgement: Judgement) -> tuple[object, ...]:
+    return judgement.verdict.ranks, judgement.verdict.cause
+
+
+def exit_code(judgement: Judgement) -> int:
+    """0 a verdict (healthy included), 1 an honest unknown, 3 no readable evidence, 4 an analysis failed."""
+    statuses = {o.status for o in judgement.outcomes}
+    if "failed" in statuses:
+        return 4
+    if not any(judgement.roster.ranks_with.values()) and statuses == {"blind"}:
+        return 3
+    return 0 if judgement.verdict.cause != "unknown" or judgement.verdict.ranks else 1

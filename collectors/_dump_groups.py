@@ -1,0 +1,196 @@
+"""Process groups of one flight-recorder dump: names, members, and the header's status tied to the right group.
+
+`pg_config` is keyed by name, `pg_status` by a process-local number; the link stands in the entries. Without entries it is taken from the
+order when both have the same length. What the status counts differs: collectives, or (where a group also sends point to point, and with
+gloo) calls of any kind; that is said in `group_status.counts` and never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from collectors._groups import group_id, group_kind, parse_ranks, plain_text, unlisted_group_id
+from rca.tables import TABLES
+
+__all__ = ["Group", "Groups"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group as this dump knows it; `ranks` empty = members not listed."""
+
+    name: str
+    desc: str
+    kind: str
+    ranks: tuple[int, ...]
+
+    @property
+    def id(self) -> str:
+        """Identity across ranks."""
+        return group_id(self.kind, self.ranks) if self.ranks else unlisted_group_id(self.kind, self.name)
+
+
+class Groups:
+    """All groups of a dump, by (name, description)."""
+
+    def __init__(self, document: dict[str, Any], entries: Sequence[dict[str, Any]]) -> None:
+        self._listed = self._from_config(document.get("pg_config"))
+        self._status = document.get("pg_status") if isinstance(document.get("pg_status"), dict) else {}
+        self._used: dict[tuple[str, str], Group] = {}
+        self._pg_names: dict[str, tuple[str, str]] = {}  # process-local number -> (name, description)
+        self._last: dict[tuple[str, str], dict[str, Any]] = {}  # last call of each group
+        self._sends: set[tuple[str, str]] = set()
+        for entry in entries:
+            key = self.key(entry.get("process_group"))
+            self._last[key] = entry
+            if entry.get("is_p2p"):
+                self._sends.add(key)
+        for key, entry in self._last.items():
+            self._used[key] = self._resolve(key)
+            self._pg_names[plain_text(entry.get("pg_id"))] = key
+
+    @staticmethod
+    def _from_config(config: Any) -> dict[str, Group]:
+        found: dict[str, Group] = {}
+        for key, value in config.items() if isinstance(config, dict) else ():
+            if not isinstance(value, dict):
+                continue
+            name, desc = plain_text(value.get("name", key)), plain_text(value.get("desc"))
+            if not name and not desc and not parse_ranks(value.get("ranks")):
+                continue  # gloo writes one empty entry
+            found[name] = Group(name, desc, group_kind(desc), parse_ranks(value.get("ranks")))
+        return found
+
+    @staticmethod
+    def key(value: Any) -> tuple[str, str]:
+        """(name, description) of an entry's `process_group`: a pair, or in old recorders a name alone."""
+        if isinstance(value, list | tuple):
+            return (plain_text(value[0]) if value else "", plain_text(value[1]) if len(value) > 1 else "")
+        return (plain_text(value), "")
+
+    def _resolve(self, key: tuple[str, str]) -> Group:
+        listed = self._listed.get(key[0])
+        if listed is None:
+            return Group(key[0], key[1], group_kind(key[1]), ())
+        if listed.desc != key[1] and key[1]:  # one name, two descriptions: the header lists only the last of them
+            return Group(key[0], key[1], group_kind(key[1]), ())
+        return listed
+
+    def of(self, value: Any) -> Group:
+        """The group of an entry's `process_group`."""
+        key = self.key(value)
+        if key not in self._used:
+            self._used[key] = self._resolve(key)
+        return self._used[key]
+
+    def all(self) -> list[Group]:
+        """Listed and used groups, each once, by name."""
+        unique = {(g.name, g.desc): g for g in (*self._listed.values(), *self._used.values())}
+        return [unique[key] for key in sorted(unique)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of `groups`."""
+        return [
+            {
+                "record": "E0",
+                "group_id": g.id,
+                "group_name": g.name,
+                "group_desc": g.desc,
+                "kind": g.kind,
+                "size": len(g.ranks) or None,
+            }
+            for g in self.all()
+        ]
+
+    def memberships(self, rank: int | None) -> pl.DataFrame:
+        """Rows of `memberships`: listed members, and this rank wherever it uses a group that lists none.
+
+        At 16,384 ranks every dump lists the world: the same list is written by one rank only, its lowest member (or whoever is not one).
+        """
+        ids: list[str] = []
+        ranks: list[int] = []
+        places: list[int | None] = []
+        inferred: list[bool] = []
+        for g in self.all():
+            if g.ranks and (rank is None or rank == g.ranks[0] or rank not in g.ranks or len(g.ranks) <= SHORT_LIST):
+                ids += [g.id] * len(g.ranks)
+                ranks += g.ranks
+                places += range(len(g.ranks))
+                inferred += [False] * len(g.ranks)
+            elif rank is not None:
+                ids.append(g.id)
+                ranks.append(rank)
+                places.append(g.ranks.index(rank) if g.ranks else None)
+                inferred.append(not g.ranks)
+        data = {"record": "E0", "group_id": ids, "rank": ranks, "group_rank": places, "is_inferred": inferred}
+        return TABLES["memberships"].frame(data, height=len(ids))
+
+    def status_rows(self, rank: int | None) -> list[dict[str, Any]]:
+        """Rows of `group_status`, each tied to its group where that can be told."""
+        by_order = self._by_order()
+        found = []
+        for number, status in self._status.items():
+            if not isinstance(status, dict):
+                continue
+            key = self._pg_names.get(plain_text(number))
+            group = self._used[key] if key else by_order.get(plain_text(number))
+            found.append(
+                {
+                    "record": "E0",
+                    "rank": rank,
+                    "group_id": group.id if group else None,
+                    "last_enqueued": _number(status.get("last_enqueued_collective")),
+                    "last_started": _number(status.get("last_started_collective")),
+                    "last_completed": _number(status.get("last_completed_collective")),
+                    "mapped_by": "entries" if key else "order" if group else None,
+                    "counts": self._counts(key, status),
+                }
+            )
+        return found
+
+    def _by_order(self) -> dict[str, Group]:
+        """Process-local number -> group, by the order of creation that numbers and names share; empty where anything contradicts it.
+
+        Numbers and (numeric) names both grow with every group a process creates; names that are no numbers keep the order of the file.
+        """
+        numbers, listed = [plain_text(number) for number in self._status], list(self._listed.values())
+        if len(numbers) != len(listed):
+            return {}
+        if all(n.isdigit() for n in numbers):
+            numbers.sort(key=int)
+        if all(g.name.isdigit() for g in listed):
+            listed.sort(key=lambda g: int(g.name))
+        order = dict(zip(numbers, listed, strict=True))
+        contradicted = any(number in order and order[number].name != name for number, (name, _) in self._pg_names.items())
+        return {} if contradicted else order
+
+    def _counts(self, key: tuple[str, str] | None, status: dict[str, Any]) -> str:
+        if key is None:
+            return "unknown"
+        last = self._last[key]
+        sequence = last.get("collective_seq_id")
+        if (
+            key not in self._sends
+            and sequence == _number(status.get("last_enqueued_collective"))
+            and last.get("op_id", sequence) == sequence
+        ):
+            return "collectives"
+        return "calls"
+
+
+SHORT_LIST = 64  # members; shorter lists are cheap enough to keep from every rank that gives them
+
+
+def _number(value: Any) -> int | None:
+    """An integer, also when the JSON form wrote it as text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 62 else None
+    if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 19:
+        return int(value)
+    return None

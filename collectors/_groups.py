@@ -1,0 +1,60 @@
+"""Names of process groups: the identity of a group is its kind and its members, never a process-local number."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib import resources
+
+__all__ = ["group_id", "group_kind", "parse_ranks", "plain_text", "unlisted_group_id"]
+
+_RANKS = re.compile(r"[\[\](){}\s,\d]*")
+MAX_RANKS = 1_000_000  # members of one group; more is not a list of ranks
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+    text = resources.files("rca.catalogue").joinpath("group_kinds.csv").read_text("utf-8")
+    return tuple((re.compile(row["pattern"]), row["kind"]) for row in csv.DictReader(text.splitlines()))
+
+
+@lru_cache(maxsize=4096)
+def group_kind(desc: str) -> str:
+    """Kind of a group from its description (rca/catalogue/group_kinds.csv); `other` when it has one that says nothing, else `unknown`."""
+    lowered = desc.strip().lower()
+    for pattern, kind in _patterns():
+        if pattern.search(lowered):
+            return kind
+    return "other" if lowered and lowered != "undefined" else "unknown"
+
+
+def parse_ranks(value: object) -> tuple[int, ...]:
+    """Global ranks of a `pg_config` entry, sorted: a list, or the text "[0, 1]"; empty when it says nothing."""
+    if isinstance(value, str):
+        if not _RANKS.fullmatch(value):
+            return ()
+        found: Iterable[object] = map(int, re.findall(r"\d{1,9}", value))
+    elif isinstance(value, list | tuple):
+        found = value
+    else:
+        return ()
+    ranks = sorted({rank for rank in found if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0})
+    return tuple(ranks) if len(ranks) <= MAX_RANKS else ()
+
+
+def group_id(kind: str, ranks: tuple[int, ...]) -> str:
+    """`<kind>:<8 hex digits of the sorted global ranks>`: the same group has the same id on every rank."""
+    return f"{kind}:{hashlib.sha256(','.join(map(str, ranks)).encode()).hexdigest()[:8]}"
+
+
+def unlisted_group_id(kind: str, name: str) -> str:
+    """Id of a group whose members the dump does not list (gloo): its name is all there is to tell it by."""
+    return f"{kind}?{name}"
+
+
+def plain_text(value: object) -> str:
+    """The text or number in a value, at most 400 characters; "" for anything else (writing out a hostile nested list could take for ever)."""
+    return value[:400] if isinstance(value, str) else str(value) if isinstance(value, int) and abs(value) < 1 << 63 else ""

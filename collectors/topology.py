@@ -1,0 +1,159 @@
+"""Rank maps: JSON or CSV that says which rank ran on which host, with GPU, parallel coordinates and process groups where given."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from collectors._groups import group_id, group_kind, parse_ranks, plain_text
+from rca.errors import EvidenceError
+from rca.tables import GROUP_KINDS, TABLES, Table
+from rca.types import Skip, Source
+
+__all__ = ["EMITS", "claims", "read"]
+
+EMITS = ("ranks", "groups", "memberships")
+
+MAX_BYTES = 1 << 28
+MAX_RANKS = 2_000_000
+_NAMES: Mapping[str, tuple[str, ...]] = {  # column -> spellings, lower case
+    "rank": ("rank", "global_rank", "world_rank"),
+    "host": ("host", "hostname", "node", "nodename", "node_name"),
+    "local_rank": ("local_rank", "localrank"),
+    "gpu": ("gpu_uuid", "gpu", "gpu_index", "device", "cuda_device", "pci_bus"),
+    "pid": ("pid",),
+    "role": ("role",),
+    "dp": ("dp", "dp_rank", "data_parallel_rank"),
+    "tp": ("tp", "tp_rank", "tensor_parallel_rank", "tensor_model_parallel_rank"),
+    "pp": ("pp", "pp_rank", "pipeline_rank", "pipeline_model_parallel_rank", "stage"),
+    "cp": ("cp", "cp_rank", "context_parallel_rank"),
+    "ep": ("ep", "ep_rank", "expert_parallel_rank"),
+}
+_NUMBERS = ("rank", "local_rank", "pid", "dp", "tp", "pp", "cp", "ep")
+_NOT_A_MAP = re.compile(rb'"(t_ns|round|step|loss|format|rc|os_thread_id|frames|started_at|dur_ms|t_start_ns|entries)"')
+_JSON_RANK = re.compile(rb'"(?:global_|world_)?rank"\s*:\s*\d')
+_JSON_HOST = re.compile(rb'"(?:host|hostname|node|node_?name)"\s*:', re.I)
+_JSON_PAIRS = re.compile(rb'\s*\{\s*"\d{1,7}"\s*:\s*(?:"[A-Za-z][\w.\-]{0,200}"|\{\s*"(?:host|hostname|node)")')
+
+
+def claims(name: str, head: bytes) -> bool:
+    """JSON with rank and host side by side and nothing of a measurement in it, or CSV whose header names both."""
+    start = head.lstrip()[:1]
+    if start in (b"{", b"["):
+        if _JSON_PAIRS.match(head):
+            return True
+        return bool(_JSON_RANK.search(head) and _JSON_HOST.search(head) and not _NOT_A_MAP.search(head) and not _is_lines(head))
+    return _csv_columns(head) is not None
+
+
+def _is_lines(head: bytes) -> bool:
+    """JSON lines: a stream of events, not one map."""
+    first, _, rest = head.lstrip().partition(b"\n")
+    return first.rstrip().endswith(b"}") and first.startswith(b"{") and rest.lstrip().startswith(b"{")
+
+
+def _csv_columns(head: bytes) -> list[str] | None:
+    line = head.split(b"\n", 1)[0]
+    if len(line) > 2000 or b"\0" in line:
+        return None
+    try:
+        names = [cell.strip().strip('"').lower() for cell in re.split(r"[,;\t]", line.decode("utf-8-sig"))]
+    except UnicodeDecodeError:
+        return None
+    has = [any(name in _NAMES[column] for name in names) for column in ("rank", "host")]
+    return names if all(has) and not {"step", "loss", "step_s", "iteration"} & set(names) else None
+
+
+def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
+    """Rows of `ranks`, and of `groups` and `memberships` where the map has groups."""
+    with source.open() as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise EvidenceError(source.path, None, f"more than {MAX_BYTES:,} bytes: no rank map")
+    text = data.decode("utf-8-sig", "replace")
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise EvidenceError(source.path, None, f"no valid JSON ({error})") from None
+        entries, groups, lead = *_of_json(document), "E"
+    else:
+        sample = text.split("\n", 1)[0]
+        entries = list(csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=sample.count)))
+        groups, lead = [], "L"
+    rows = []
+    for place, entry in enumerate(entries[:MAX_RANKS]):
+        row = _rank_row(entry) if isinstance(entry, Mapping) else None
+        record = f"{lead}{place + (2 if lead == 'L' else 0)}"
+        if row is None:
+            yield Skip(record, "names no rank")
+        else:
+            rows.append(row | {"record": record})
+    yield TABLES["ranks"], TABLES["ranks"].rows(rows)
+    yield from _groups(groups)
+
+
+def _of_json(document: Any) -> tuple[list[Any], list[Any]]:
+    if isinstance(document, list):
+        return document, []
+    if not isinstance(document, dict):
+        return [], []
+    ranks, groups = document.get("ranks"), document.get("groups")
+    if isinstance(ranks, list):
+        return ranks, groups if isinstance(groups, list) else []
+    pairs = ranks if isinstance(ranks, dict) else document
+    found = []
+    for key, value in pairs.items():
+        if str(key).isdigit():
+            found.append({"rank": int(key), **(value if isinstance(value, dict) else {"host": value})})
+    return found, groups if isinstance(groups, list) else []
+
+
+def _rank_row(entry: Mapping[Any, Any]) -> dict[str, Any] | None:
+    lowered = {str(key).strip().lower(): value for key, value in entry.items() if isinstance(key, str)}
+    row: dict[str, Any] = {}
+    for column, spellings in _NAMES.items():
+        value = next((lowered[s] for s in spellings if lowered.get(s) not in (None, "")), None)
+        row[column] = _integer(value) if column in _NUMBERS else plain_text(value) or None
+    if row["host"]:
+        row["host"] = row["host"].strip().lower().split(".")[0]
+    return row if row["rank"] is not None and row["rank"] >= 0 else None
+
+
+def _integer(value: Any) -> int | None:
+    text = plain_text(value).strip()
+    return int(text) if re.fullmatch(r"-?\d{1,15}", text) else None
+
+
+def _groups(groups: Sequence[Any]) -> Iterator[tuple[Table, pl.DataFrame]]:
+    rows, members = [], []
+    for place, group in enumerate(groups[:MAX_RANKS]):
+        if not isinstance(group, Mapping) or not (ranks := parse_ranks(group.get("ranks"))):
+            continue
+        desc = plain_text(group.get("desc"))
+        said = plain_text(group.get("kind"))
+        kind = group_kind(desc) if desc and group_kind(desc) not in ("other", "unknown") else said if said in GROUP_KINDS else "unknown"
+        id_ = group_id(kind, ranks)
+        record = f"groups/E{place}"
+        rows.append(
+            {
+                "record": record,
+                "group_id": id_,
+                "group_name": plain_text(group.get("name")),
+                "group_desc": desc,
+                "kind": kind,
+                "size": len(ranks),
+            }
+        )
+        members += [
+            {"record": record, "group_id": id_, "rank": rank, "group_rank": at, "is_inferred": False} for at, rank in enumerate(ranks)
+        ]
+    if rows:
+        yield TABLES["groups"], TABLES["groups"].rows(rows)
+        yield TABLES["memberships"], TABLES["memberships"].rows(members)

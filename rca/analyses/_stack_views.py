@@ -1,0 +1,143 @@
+"""What the trainers' main threads did from sample to sample: the one view of stacks that several questions share."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from rca.types import Cite, Tables
+
+__all__ = ["WAITS_FOR_OTHERS", "Motion", "View", "cite_view", "in_loop", "loop_of", "main_views", "movement", "seen"]
+
+WAITS_FOR_OTHERS = frozenset({"collective", "p2p", "comm_init", "store"})  # whoever sits there waits for another rank
+MOVING_SHARE = 0.5  # of the ranks seen twice: a hung job has at most its culprit and failing ranks change
+MAX_PATTERNS = 200  # distinct stacks compared in pairs
+
+
+@dataclass(frozen=True)
+class View:
+    """The main thread of one rank in one sample."""
+
+    rank: int
+    sample: int
+    host: str | None
+    pid: int | None
+    frames: tuple[str, ...]  # innermost first
+    stack_id: str | None
+    leaf: str | None
+    activity: str
+    wait_kind: str
+    lines: str
+    is_active: bool | None
+    owns_gil: bool | None
+    dump_status: str
+    evidence_id: str
+    record: str
+
+
+def main_views(case: Tables) -> dict[int, list[View]]:
+    """rank -> its main thread's views by sample. Of several files of one sample the JSON form counts; failed dumps are views too."""
+    stacks = case.table("stacks").filter(
+        pl.col("rank").is_not_null()
+        & pl.col("role").fill_null("unknown").is_in(["trainer", "unknown", "other"])
+        & ((pl.col("thread_name") == "MainThread") | (pl.col("dump_status") != "ok"))
+    )
+    frames = case.table("stack_frames").select("stack_id", "frames", "leaf", "activity", "wait_kind").unique("stack_id", keep="first")
+    order = [
+        (pl.col("dump_status") != "ok"),
+        ~pl.col("format").fill_null("").str.contains("json"),
+        pl.col("evidence_id"),
+        pl.col("record"),
+    ]
+    rows = (
+        stacks.sort("rank", "sample", *order, nulls_last=True)
+        .unique(["rank", "sample"], keep="first", maintain_order=True)
+        .join(frames, on="stack_id", how="left", maintain_order="left")
+        .collect()
+    )
+    found: dict[int, list[View]] = defaultdict(list)
+    for r in rows.iter_rows(named=True):
+        found[r["rank"]].append(
+            View(
+                r["rank"], r["sample"] or 0, r["host"], r["pid"], tuple(r["frames"] or ()), r["stack_id"], r["leaf"], r["activity"] or "unknown",
+                r["wait_kind"] or "unknown", r["lines"] or "", r["is_active"], r["owns_gil"], r["dump_status"] or "ok", r["evidence_id"], r["record"],
+            )
+        )  # fmt: skip
+    return dict(found)
+
+
+def seen(views: Sequence[View]) -> list[View]:
+    """The views that show a stack."""
+    return [v for v in views if v.dump_status == "ok" and v.frames]
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Whether the job moved between samples."""
+
+    moved: tuple[int, ...]  # ranks whose stack changed inside the training loop
+    still: tuple[int, ...]  # ranks whose stack did not change
+    left: tuple[int, ...]  # ranks that left the training loop on the way: a call of theirs failed, or they are done
+    once: tuple[int, ...]  # ranks seen once only, or not at all in the last sample
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any rank was seen twice."""
+        return bool(self.moved or self.still or self.left)
+
+    @property
+    def job_moves(self) -> bool:
+        """At least half of the ranks seen twice changed inside their loop."""
+        twice = len(self.moved) + len(self.still) + len(self.left)
+        return bool(twice) and len(self.moved) >= MOVING_SHARE * twice
+
+
+def movement(views: Mapping[int, Sequence[View]]) -> Motion:
+    """Compare each rank's first and later samples: same frames and line numbers = still; other frames in the same loop = moved."""
+    loop = loop_of(views)
+    moved, still, left, once = [], [], [], []
+    for rank, all_views in sorted(views.items()):
+        shown = seen(all_views)
+        if len(shown) < 2:
+            once.append(rank)
+        elif all((v.stack_id, v.lines) == (shown[0].stack_id, shown[0].lines) for v in shown[1:]):
+            still.append(rank)
+        elif loop and in_loop(shown[0], loop) and not in_loop(shown[-1], loop):
+            left.append(rank)
+        else:
+            moved.append(rank)
+    return Motion(tuple(moved), tuple(still), tuple(left), tuple(once))
+
+
+def loop_of(views: Mapping[int, Sequence[View]]) -> tuple[str, ...]:
+    """The root frames (outermost first) that lead into the training loop; () = cannot be told.
+
+    Two different stacks inside the loop part company at the loop's body, a stack in the loop and one outside part company earlier. So: the
+    depth at which most pairs of distinct stacks part company, the deeper one on a tie.
+    """
+    paths = sorted({tuple(reversed(v.frames)) for all_views in views.values() for v in seen(all_views)})[:MAX_PATTERNS]
+    forks = [_shared(one, two) for place, one in enumerate(paths) for two in paths[place + 1 :]]
+    if not forks:
+        return ()
+    counts = Counter(len(fork) for fork in forks)
+    depth = max(counts, key=lambda d: (counts[d], d))
+    return Counter(fork for fork in forks if len(fork) == depth).most_common(1)[0][0]
+
+
+def _shared(one: tuple[str, ...], two: tuple[str, ...]) -> tuple[str, ...]:
+    depth = next((d for d, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    return one[:depth]
+
+
+def in_loop(view: View, loop: tuple[str, ...]) -> bool:
+    """Whether a stack is below the loop's deepest shared frame."""
+    return tuple(reversed(view.frames))[: len(loop)] == loop
+
+
+def cite_view(view: View) -> Cite:
+    """The row behind a view, with its innermost frames."""
+    text = " < ".join(view.frames[:3]) if view.frames else f"dump {view.dump_status}"
+    return Cite("stacks", view.evidence_id, "", view.record, text)

@@ -1,0 +1,359 @@
+"""Who waits for whom: the first unfinished call of every rank, and the members that have not arrived at it.
+
+Built from the recorder alone. A call is named by its group's identity and `collective_seq_id` (point to point: group, source, destination),
+never by `record_id` or `pg_id`. A rank without an unfinished call waits for nobody; a member without a dump is a node without a way out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from rca.types import Cite, Tables
+
+__all__ = ["Call", "Waits", "build_waits", "cite_call", "is_done"]
+
+LISTED = 8  # members of a group that are named one by one
+Node = tuple[str, Any]  # (group_id, sequence number) or (group_id, "src->dst")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A recorded call of a rank."""
+
+    rank: int
+    group_id: str
+    seq: int | None
+    op: str
+    sizes: str
+    is_p2p: bool
+    src: int | None
+    dst: int | None
+    p2p_seq: int | None
+    evidence_id: str
+    record: str
+
+    @property
+    def node(self) -> Node:
+        """What the rank waits at, the same for every member."""
+        return (self.group_id, f"{self.src}->{self.dst}") if self.is_p2p else (self.group_id, self.seq)
+
+
+@dataclass
+class Waits:
+    """The wait graph of a job."""
+
+    members: dict[str, frozenset[int]]
+    dumped: frozenset[int]  # ranks with a dump
+    read: frozenset[int]  # ranks whose calls were read (not only the header)
+    first: dict[int, Call]  # rank -> its first unfinished call
+    lagging: dict[Node, frozenset[int]]  # call somebody waits at -> members that have not arrived
+    finished: dict[Node, frozenset[int]]  # call somebody waits at -> members that have finished it
+    enqueued: dict[tuple[int, str], int]  # (rank, group) -> last collective enqueued
+    backends: dict[int, str]
+    last: dict[int, Call]  # rank -> its last recorded call
+    hidden_p2p: bool  # the backend leaves no trace of send and recv (gloo)
+    open_groups: frozenset[str] = field(default_factory=frozenset)  # groups that may have members nobody has seen
+
+    def waiters(self) -> dict[Node, list[int]]:
+        """call -> ranks whose first unfinished call it is."""
+        found: dict[Node, list[int]] = defaultdict(list)
+        for rank, call in sorted(self.first.items()):
+            found[call.node].append(rank)
+        return found
+
+    def demanded(self) -> dict[int, set[int]]:
+        """rank -> ranks that wait for it directly."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for node, ranks in self.waiters().items():
+            for late in self.lagging.get(node, frozenset()):
+                found[late] |= set(ranks) - {late}
+        return {rank: who for rank, who in found.items() if who}
+
+    def ways_out(self, rank: int) -> frozenset[int]:
+        """Ranks that this rank waits for."""
+        call = self.first.get(rank)
+        return self.lagging.get(call.node, frozenset()) - {rank} if call else frozenset()
+
+    def group(self, group_id: str) -> str:
+        """A group for people: its kind and its members."""
+        kind = group_id.partition(":")[0].partition("?")[0]
+        members = sorted(self.members.get(group_id, ()))
+        if not members:
+            return f"the {kind} group {group_id}"
+        known = "known " if group_id in self.open_groups else ""
+        shown = f"{known}ranks {', '.join(map(str, members))}" if len(members) <= LISTED else f"{len(members)} {known}ranks"
+        return f"the {kind} group ({shown})"
+
+    def name(self, call: Call) -> str:
+        """A call for people: op, number, group."""
+        return f"{call.op} in {self.group(call.group_id)}" if call.is_p2p else f"{call.op} #{call.seq} of {self.group(call.group_id)}"
+
+    def may_have_failed(self, rank: int) -> frozenset[int]:
+        """Members without a dump of the group that this rank called last: the call may have failed with them."""
+        call = self.last.get(rank)
+        return self.members.get(call.group_id, frozenset()) - self.dumped - {rank} if call else frozenset()
+
+    def behind(self, root: int) -> set[int]:
+        """All ranks that wait for `root`, directly or through others."""
+        demanded, found, todo = self.demanded(), {root}, [root]
+        while todo:
+            for rank in demanded.get(todo.pop(), ()):
+                if rank not in found:
+                    found.add(rank)
+                    todo.append(rank)
+        return found - {root}
+
+
+def is_done() -> pl.Expr:
+    """Whether a call has ended well. With gloo `retired` is the only sign; an aborted NCCL call looks completed, but only after its time-out."""
+    lasted = (pl.col("completed_at") - pl.col("created_at")).dt.total_microseconds() / 1e6
+    aborted = (pl.col("timeout_s") > 0) & (lasted >= pl.col("timeout_s"))
+    retired = pl.col("is_retired").fill_null(value=False)
+    return pl.when(pl.col("backend") == "gloo").then(retired).otherwise((pl.col("state") == "completed") & ~aborted.fill_null(value=False))
+
+
+def build_waits(case: Tables) -> Waits:
+    """The wait graph.
+
+    1. Unfinished calls; within one group (and one direction of point to point) an earlier call is finished when a later one is.
+    2. How far every rank got in every group: its calls, and the header's status where that is known to count collectives.
+    3. A call that ended on one rank although another member never made it has failed there: that rank still waits.
+    4. For every call somebody waits at: who has not made it, or is held by an earlier call of its own.
+    """
+    calls = case.table("collectives").filter(pl.col("rank").is_not_null())
+    pending = _pending(calls)
+    progress = _progress(calls)
+    members, inferred = _members(case)
+    dumps = case.table("dumps").filter(pl.col("rank").is_not_null()).collect()
+    dumped = frozenset(dumps["rank"].to_list())
+    read = frozenset(dumps.filter(pl.col("num_entries").is_not_null())["rank"].to_list())
+    complete = frozenset(dumps.filter((pl.col("first_record_id") == 0) & ~pl.col("has_only_active"))["rank"].to_list())
+    enqueued, finished = _reach(case, progress, dumped, complete, members)
+    last = {r["rank"]: _call(r) for r in progress["last"].iter_rows(named=True)}
+    first: dict[int, Call] = {}
+    for row in pending.iter_rows(named=True):
+        first.setdefault(row["rank"], _call(row))
+    _add_failed(first, progress["ends"], enqueued, members, dumped)
+    backends = {r["rank"]: r["backend"] or "" for r in dumps.iter_rows(named=True)}
+    hidden = any(b == "gloo" for b in backends.values()) and not progress["has_p2p"]
+    waits = Waits(members, dumped, read, first, {}, {}, enqueued, backends, last, hidden, inferred)
+    pairs = _pairs(calls) if progress["has_p2p"] else {}
+    for node, waiting in waits.waiters().items():
+        call = first[waiting[0]]
+        if call.is_p2p:
+            late, done = _late_pair(waits, call, pairs)
+        else:
+            late, done = _late_members(waits, call, finished)
+        waits.lagging[node], waits.finished[node] = late, done
+    return waits
+
+
+_KEPT = (
+    "rank",
+    "group_id",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "op",
+    "sizes",
+    "is_p2p",
+    "src",
+    "dst",
+    "evidence_id",
+    "record",
+    "record_id",
+)
+
+
+def _call(row: Mapping[str, Any]) -> Call:
+    return Call(
+        row["rank"], row["group_id"] or "?", row["collective_seq_id"], row["op"] or "?", row["sizes"] or "", bool(row["is_p2p"]),
+        row["src"], row["dst"], row["p2p_seq_id"], row["evidence_id"], row["record"],
+    )  # fmt: skip
+
+
+def _pending(calls: pl.LazyFrame) -> pl.DataFrame:
+    """Unfinished calls by rank in the order of recording, without those that a later finished call of their own stream has overtaken."""
+    lane = ["rank", "group_id", "src", "dst"]
+    kept = calls.with_columns(is_done().fill_null(value=False).alias("done"), (pl.col("op") == "coalesced").alias("joint")).select(
+        *_KEPT, "done", "joint"
+    )
+    overtaken = kept.filter("done").group_by(lane).agg(pl.col("record_id").max().alias("overtaken"))
+    joint = kept.filter(pl.col("done") & pl.col("joint")).group_by("rank", "group_id").agg(pl.col("record_id").max().alias("joint_done"))
+    return (
+        kept.filter(~pl.col("done"))
+        .join(overtaken, on=lane, how="left", nulls_equal=True)
+        .join(joint, on=["rank", "group_id"], how="left", nulls_equal=True)
+        .filter(
+            ~(pl.col("record_id") < pl.col("overtaken")).fill_null(value=False)
+            & ~(pl.col("is_p2p") & (pl.col("record_id") < pl.col("joint_done"))).fill_null(value=False)
+        )
+        .sort("rank", "record_id")
+        .collect()
+    )
+
+
+def _progress(calls: pl.LazyFrame) -> dict[str, Any]:
+    """Per rank and group: last collective made, last finished, first unfinished; the last call of each rank; whether p2p is recorded."""
+    kept = calls.with_columns(is_done().fill_null(value=False).alias("done")).select(*_KEPT, "done")
+    collectives = kept.filter(~pl.col("is_p2p").fill_null(value=False) & pl.col("collective_seq_id").is_not_null())
+    by_group = (
+        collectives.group_by("rank", "group_id")
+        .agg(
+            pl.col("collective_seq_id").max().alias("made"),
+            pl.col("collective_seq_id").filter("done").max().alias("done"),
+            pl.col("collective_seq_id").filter(~pl.col("done")).min().alias("open"),
+        )
+        .collect()
+    )
+    ends = collectives.sort("rank", "group_id", "record_id").group_by("rank", "group_id").last().filter("done").collect()
+    last = kept.sort("rank", "record_id").group_by("rank").last().collect()
+    has_p2p = bool(kept.filter(pl.col("is_p2p")).select(pl.len()).collect().item())
+    return {"by_group": by_group, "ends": ends, "last": last, "has_p2p": has_p2p}
+
+
+def _members(case: Tables) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
+    """group -> members, and the groups whose list may be short (concluded from use only)."""
+    rows = case.table("memberships").filter(pl.col("rank").is_not_null()).select("group_id", "rank", "is_inferred").unique().collect()
+    members: dict[str, set[int]] = defaultdict(set)
+    listed: set[str] = set()
+    for group, rank, is_inferred in rows.iter_rows():
+        members[group].add(rank)
+        if not is_inferred:
+            listed.add(group)
+    return {g: frozenset(r) for g, r in members.items()}, frozenset(members) - listed
+
+
+def _reach(
+    case: Tables,
+    progress: dict[str, Any],
+    dumped: frozenset[int],
+    complete: frozenset[int],
+    members: Mapping[str, frozenset[int]],
+) -> tuple[dict[tuple[int, str], int], dict[tuple[int, str], int]]:
+    """(rank, group) -> last collective enqueued, and last finished, as far as it can be known.
+
+    The header counts collectives only in groups without point to point; where a rank's own calls show it counts something else, it is not
+    used for that kind of group. A whole dump (nothing evicted) without a call in a group means none was made.
+    """
+    enqueued: dict[tuple[int, str], int] = {}
+    finished: dict[tuple[int, str], int] = {}
+    status = case.table("group_status").filter(pl.col("rank").is_not_null() & pl.col("group_id").is_not_null()).collect()
+    misleading = {g for g in status.filter(pl.col("counts") == "calls")["group_id"].to_list()}
+    kinds = {g.partition(":")[0].partition("?")[0] for g in misleading}
+    for row in status.iter_rows(named=True):
+        kind = row["group_id"].partition(":")[0].partition("?")[0]
+        if row["counts"] == "collectives" or (row["counts"] == "unknown" and kind not in kinds):
+            key = (row["rank"], row["group_id"])
+            if row["last_enqueued"] is not None:
+                enqueued[key] = max(row["last_enqueued"], 0)
+            if row["last_completed"] is not None and row["last_completed"] >= 0:
+                finished[key] = row["last_completed"]
+    for rank, group, made, done, opened in progress["by_group"].iter_rows():
+        key = (rank, group)
+        enqueued[key] = max(made, enqueued.get(key, 0))
+        known = max(n for n in (done, opened - 1 if opened is not None else made, 0) if n is not None)
+        finished[key] = min(known, opened - 1) if opened is not None else known
+    for group, ranks in members.items():
+        for rank in ranks & complete:
+            enqueued.setdefault((rank, group), 0)
+            finished.setdefault((rank, group), 0)
+    return enqueued, finished
+
+
+def _add_failed(
+    first: dict[int, Call],
+    ends: pl.DataFrame,
+    enqueued: Mapping[tuple[int, str], int],
+    members: Mapping[str, frozenset[int]],
+    dumped: frozenset[int],
+) -> None:
+    """A rank whose last call of a group is put away although a dumped member never made it: the call failed, the rank waited there."""
+    for row in ends.iter_rows(named=True):
+        call = _call(row)
+        if call.rank in first or call.seq is None:
+            continue
+        others = members.get(call.group_id, frozenset()) - {call.rank}
+        if any(rank in dumped and enqueued.get((rank, call.group_id), call.seq) < call.seq for rank in others):
+            first[call.rank] = call
+
+
+def _late_members(waits: Waits, call: Call, finished: Mapping[tuple[int, str], int]) -> tuple[frozenset[int], frozenset[int]]:
+    """Members that have not arrived at a collective, and members that have finished it."""
+    late: set[int] = set()
+    done: set[int] = set()
+    assert call.seq is not None or call.seq is None  # noqa: PT018 - seq may be absent in very old recorders
+    seq = call.seq or 0
+    for rank in waits.members.get(call.group_id, frozenset()):
+        own = waits.first.get(rank)
+        if own is not None and own.node == call.node:
+            continue
+        made = waits.enqueued.get((rank, call.group_id))
+        if rank not in waits.dumped or (made is not None and made < seq):
+            late.add(rank)
+        elif finished.get((rank, call.group_id), -1) >= seq:
+            done.add(rank)
+        elif own is not None:  # it made the call, but is held by an earlier one
+            late.add(rank)
+        elif rank in waits.read and made is not None:
+            done.add(rank)
+    return frozenset(late), frozenset(done)
+
+
+Pairs = dict[tuple[int, str, int | None, int | None], tuple[int, int, int, int]]
+
+
+def _pairs(calls: pl.LazyFrame) -> Pairs:
+    """(rank, group, src, dst) -> calls made, finished, last number, last finished number."""
+    rows = (
+        calls.filter(pl.col("is_p2p"))
+        .with_columns(is_done().fill_null(value=False).alias("done"))
+        .group_by("rank", "group_id", "src", "dst")
+        .agg(
+            pl.len().alias("made"),
+            pl.col("done").sum().alias("ended"),
+            pl.col("p2p_seq_id").max().alias("last"),
+            pl.col("p2p_seq_id").filter("done").max().alias("last_done"),
+        )
+        .collect()
+    )
+    return {
+        (r, g, s, d): (made, ended, last if last is not None else -1, done if done is not None else -1)
+        for r, g, s, d, made, ended, last, done in rows.iter_rows()
+    }
+
+
+def _late_pair(waits: Waits, call: Call, pairs: Pairs) -> tuple[frozenset[int], frozenset[int]]:
+    """The other side of a send or recv: late when it has not made its half, or is held by an earlier call."""
+    other = call.dst if call.rank == call.src else call.src
+    if other is None or other == call.rank:
+        return frozenset(), frozenset()
+    own = waits.first.get(other)
+    if own is not None and own.node == call.node:
+        return frozenset(), frozenset()
+    if other not in waits.dumped:
+        return frozenset({other}), frozenset()
+    if other not in waits.read:
+        return frozenset(), frozenset()
+    mine = pairs.get((call.rank, call.group_id, call.src, call.dst), (0, 0, -1, -1))
+    theirs = pairs.get((other, call.group_id, call.src, call.dst), (0, 0, -1, -1))
+    in_step = len(waits.members.get(call.group_id, ())) == 2 and call.p2p_seq is not None
+    arrived = theirs[2] >= (call.p2p_seq or 0) if in_step else theirs[0] - theirs[1] > 0 or theirs[1] > mine[1]
+    ended = theirs[3] >= (call.p2p_seq or 0) if in_step else theirs[1] > mine[1]
+    if ended:
+        return frozenset(), frozenset({other})
+    if not arrived or own is not None:
+        return frozenset({other}), frozenset()
+    return frozenset(), frozenset()
+
+
+def cite_call(call: Call) -> Cite:
+    """The row behind a call."""
+    number = "" if call.is_p2p else f" #{call.seq}"
+    return Cite(
+        "collectives", call.evidence_id, "", call.record, f"rank {call.rank}: {call.op}{number} on {call.group_id} {call.sizes}".strip()
+    )

@@ -1,0 +1,142 @@
+"""Did the job still move when it was captured, and at its usual pace?
+
+1. Compare each rank's main thread between samples: changed inside the training loop = moved, unchanged = still. At least half moved: the
+   job runs. None moved, all waiting: it hangs.
+2. The pace is the time between collectives of the group with the most ranks, as the recorder has them. A lasting slow-down (the later half
+   against the earlier, both steady) is a finding even though the job moves.
+3. `clear` needs every rank seen moving; a rank seen once, or a failed dump, leaves it open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import polars as pl
+
+from rca.analyses._stack_views import Motion, View, cite_view, main_views, movement, seen
+from rca.errors import NotEnoughEvidence
+from rca.types import Cite, Finding, Sign, Tables
+
+NEEDS = ("stacks",)
+USES = ("stack_frames", "collectives", "memberships", "ranks")
+SIGNS = {
+    "job_hangs": Sign("motion", ()),
+    "pace_dropped": Sign("pace", ("slow_rank", "data_stall", "network_fault", "unknown")),
+}
+
+SLOWER = 1.3  # later pace over earlier: below that is the noise of a shared file system or an evaluation
+STEADY = 1.25  # spread (90th over 10th percentile) within each part; a drift or a saw-tooth is no step
+MIN_STEPS = 4  # intervals on each side of the break
+WARM_UP = 1  # first intervals: allocation, compilation
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """A finding when the job stands still or has slowed; nothing when every rank was seen moving at a steady pace."""
+    views = main_views(case)
+    motion = movement(views)
+    found = [*_pace(case)]
+    if not motion.is_known:
+        if found:
+            return found
+        raise NotEnoughEvidence("no rank has two stack dumps: take at least two rounds, some seconds apart")
+    if not motion.job_moves:
+        return [*found, _still(motion, views)]
+    if found:
+        return found
+    expected = _expected_ranks(case)
+    unseen = sorted((expected - set(motion.moved) - set(motion.still)) | set(motion.once))
+    if unseen:
+        raise NotEnoughEvidence(
+            f"the job moves, but {len(unseen)} of {max(len(expected), len(views))} ranks were not seen twice (ranks {', '.join(map(str, unseen[:8]))})"
+        )
+    return ()
+
+
+def _expected_ranks(case: Tables) -> set[int]:
+    ranks: set[int] = set()
+    for table in ("memberships", "ranks"):
+        ranks |= set(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list())
+    return ranks
+
+
+def _still(motion: Motion, views: dict[int, list[View]]) -> Finding:
+    says = f"the job stands still: {len(motion.still)} of {len(motion.still) + len(motion.moved) + len(motion.left)} ranks show the same stack in every sample"
+    if motion.left:
+        says += f"; {len(motion.left)} left the training loop meanwhile"
+    cites = tuple(cite_view(seen(views[rank])[-1]) for rank in motion.still[:3])
+    return Finding(
+        "job_motion", "job_hangs", says, scope="job",
+        numbers={"still": len(motion.still), "moved": len(motion.moved), "left": len(motion.left)}, cites=cites,
+    )  # fmt: skip
+
+
+def _pace(case: Tables) -> list[Finding]:
+    """The slow-down of the widest group's collectives, if there is one."""
+    calls = case.table("collectives").filter(
+        pl.col("rank").is_not_null() & ~pl.col("is_p2p").fill_null(value=False) & pl.col("created_at").is_not_null()
+    )
+    sizes = (
+        calls.group_by("group_id")
+        .agg(pl.col("rank").n_unique().alias("n"), pl.len().alias("calls"))
+        .sort(["n", "group_id"], descending=[True, False])
+        .head(1)
+        .collect()
+    )
+    if not sizes.height:
+        return []
+    group = sizes["group_id"][0]
+    moments = (
+        calls.filter(pl.col("group_id") == group)
+        .group_by("collective_seq_id")
+        .agg(pl.col("created_at").max().alias("at"), pl.col("evidence_id").first(), pl.col("record").first())
+        .sort("collective_seq_id")
+        .collect()
+    )
+    gaps = (moments["at"].diff().dt.total_microseconds() / 1e6).to_list()[1 + WARM_UP :]
+    place = _break(gaps)
+    if place is None:
+        return []
+    before, after = median(gaps[:place]), median(gaps[place:])
+    row = moments.row(place + WARM_UP, named=True)
+    says = f"from {group} #{row['collective_seq_id']} on, a round takes {after:.3g} s instead of {before:.3g} s ({after / before:.2f} times as long) and stays so"
+    cite = Cite(
+        "collectives",
+        row["evidence_id"],
+        "",
+        row["record"],
+        f"{group} #{row['collective_seq_id']} at {row['at']:%H:%M:%S.%f} UTC",
+    )
+    return [
+        Finding(
+            "job_motion",
+            "pace_dropped",
+            says,
+            scope="pace",
+            groups=(group,),
+            numbers={"before_s": before, "after_s": after},
+            cites=(cite,),
+        )
+    ]
+
+
+def _break(gaps: Sequence[float]) -> int | None:
+    """The place where two steady paces meet, the later at least SLOWER times the earlier; None when there is none."""
+    best: tuple[float, int] | None = None
+    for place in range(MIN_STEPS, len(gaps) - MIN_STEPS + 1):
+        before, after = gaps[:place], gaps[place:]
+        if _spread(before) > STEADY or _spread(after) > STEADY or median(after) < SLOWER * median(before):
+            continue
+        error = sum(abs(g - median(before)) for g in before) + sum(abs(g - median(after)) for g in after)
+        best = min(best, (error, place)) if best else (error, place)
+    return best[1] if best else None
+
+
+def _spread(values: Sequence[float]) -> float:
+    """90th over 10th percentile."""
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]
+    return high / low if low > 0 else float("inf")
+
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

@@ -1,0 +1,64 @@
+"""Did every member arrive at a collective that then never finished? That is the network or a kernel, not a rank.
+
+1. Build the wait graph. A call at which every member waits (all dumped, all in it, none through, none late) and that others wait behind,
+   or that holds the whole job, is stuck.
+2. Not when the members disagree about what they called (`mismatched_collective` explains it), and not when the job still moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rca.analyses._stack_views import main_views, movement
+from rca.analyses._waits import build_waits, cite_call
+from rca.errors import NotEnoughEvidence
+from rca.types import Finding, Sign, Tables
+
+NEEDS = ("dumps", "collectives")
+USES = ("group_status", "memberships", "stacks", "stack_frames")
+SIGNS = {
+    "all_arrived": Sign("stuck", ("network_fault", "network_transient", "nvlink_fault", "gpu_fault", "unknown")),
+}
+
+BLOCKED_SHARE = 0.5  # of the dumped ranks must be held up by the call, or it is an ordinary moment of a running job
+MAX_CITES = 6
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """One finding per stuck call; it accuses a group, no rank."""
+    waits = build_waits(case)
+    motion = movement(main_views(case))
+    if motion.job_moves or not waits.first:
+        return ()
+    found = []
+    for node, ranks in waits.waiters().items():
+        call = waits.first[ranks[0]]
+        members = waits.members.get(call.group_id, frozenset())
+        everyone = {call.src, call.dst} if call.is_p2p else set(members)
+        if set(ranks) != everyone or len(ranks) < 2 or waits.lagging[node] or call.group_id in waits.open_groups:
+            continue
+        contents = {(waits.first[r].op.split(" ")[0] if call.is_p2p else waits.first[r].op, waits.first[r].sizes) for r in ranks}
+        if not call.is_p2p and len(contents) > 1:
+            continue
+        held = set(ranks).union(*(waits.behind(rank) for rank in ranks))
+        found.append((call, ranks, held))
+    held_by_any = set().union(*(held for _, _, held in found)) if found else set()
+    if not found:
+        return ()
+    if not motion.is_known and len(held_by_any) < BLOCKED_SHARE * len(waits.read):
+        raise NotEnoughEvidence(
+            f"{len(held_by_any)} of {len(waits.read)} ranks are inside a call that all members joined, as in any running job; no repeated stack says whether it moved"
+        )
+    return [
+        Finding(
+            "stuck_collective", "all_arrived",
+            f"all {len(ranks)} members arrived at {waits.name(call)} and none finished it; {len(held - set(ranks))} other ranks wait behind it",
+            groups=(call.group_id,), explains=tuple(sorted(held)), scope=str(call.node),
+            numbers={"members": list(ranks), "waiting": len(held), "awaited": {"group": call.group_id, "op": call.op, "seq": call.p2p_seq if call.is_p2p else call.seq}},
+            cites=tuple(cite_call(waits.first[r]) for r in ranks[:MAX_CITES]),
+        )
+        for call, ranks, held in found
+    ]  # fmt: skip
+
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

@@ -1,0 +1,294 @@
+"""A case: a folder of evidence in, one `case.duckdb` out. The only place that knows DuckDB.
+
+The file is a build product: written beside its place and moved in atomically, opened read-only by every reader. A kill at any moment leaves
+the old case or none, never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from rca import __version__, topology
+from rca.errors import CaseError
+from rca.reading import Parts, Progress, Reading, collectors, read_source, readings_frame, without_gc
+from rca.sources import Inventory
+from rca.tables import TABLES
+from rca.topology import Hint
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["Case", "MemoryCase", "build", "frames_of", "is_current"]
+
+SCHEMA_VERSION = "1"  # raise it when a table changes: older case files are then rebuilt
+CHUNK_ROWS = 500_000  # rows handed to an analysis at a time
+_KEPT = "_stale"
+
+
+@dataclass
+class MemoryCase:
+    """Tables as frames in memory: what the triage and the tests analyse."""
+
+    frames: dict[str, pl.DataFrame]
+
+    def table(self, name: str) -> pl.LazyFrame:
+        """A declared table; empty when nothing was read for it."""
+        return self.frames.get(name, TABLES[name].frame()).lazy()
+
+
+@dataclass
+class Case:
+    """An opened case file. `table` gives LazyFrames without stale evidence; nothing is ever written through it."""
+
+    path: Path
+    _connection: duckdb.DuckDBPyConnection = field(repr=False)
+    _stale: frozenset[str] = frozenset()
+
+    @classmethod
+    def open(cls, path: Path) -> Case:
+        """Open read-only. Raises CaseError when it is no case of this version."""
+        import duckdb
+
+        try:
+            connection = duckdb.connect(str(path), read_only=True)
+            connection.execute("SET TimeZone='UTC'")
+            stale = connection.execute("SELECT evidence_id FROM evidence WHERE is_stale").fetchall()
+        except duckdb.Error as error:
+            raise CaseError(
+                f"{path}: no case file that this version can open ({str(error).splitlines()[0]}). Delete it and build again."
+            ) from None
+        return cls(path, connection, frozenset(row[0] for row in stale))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def meta(self) -> dict[str, str]:
+        """What the case was built from and with."""
+        return dict(self._connection.execute("SELECT key, value FROM meta").fetchall())
+
+    def table(self, name: str, *, with_stale: bool = False) -> pl.LazyFrame:
+        """A declared table as a LazyFrame; only the columns asked for are read, in bounded chunks."""
+        from polars.io.plugins import register_io_source
+
+        schema = TABLES[name].schema
+        where = ""
+        if self._stale and not with_stale and "evidence_id" in schema and name not in ("evidence", "readings", "cites"):
+            where = " WHERE evidence_id NOT IN (SELECT evidence_id FROM evidence WHERE is_stale)"
+
+        def chunks(
+            with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _batch: int | None
+        ) -> Iterator[pl.DataFrame]:
+            names = with_columns or schema.names()
+            listed = ", ".join(f'"{column}"' for column in names)
+            for frame in self._chunks(name, listed, where):
+                cast = frame.cast({column: schema[column] for column in names}) if frame.width else frame  # type: ignore[arg-type]
+                yield cast.filter(predicate) if predicate is not None else cast
+                if n_rows is not None and (n_rows := n_rows - frame.height) <= 0:
+                    return
+
+        return register_io_source(chunks, schema=schema)
+
+    def _chunks(self, name: str, columns: str, where: str) -> Iterator[pl.DataFrame]:
+        cursor = self._connection.cursor()  # one query at a time each: an analysis may read two tables at once
+        cursor.execute("SET TimeZone='UTC'")
+        row = cursor.execute(f'SELECT count(*) FROM "{name}"').fetchall()[0]
+        height = int(row[0])
+        for start in range(0, max(height, 1), CHUNK_ROWS):
+            window = f"rowid >= {start} AND rowid < {start + CHUNK_ROWS}" if height > CHUNK_ROWS else ""
+            condition = " AND ".join(part for part in (where.removeprefix(" WHERE "), window) if part)
+            order = " ORDER BY rowid"
+            query = f'SELECT {columns} FROM "{name}"{" WHERE " + condition if condition else ""}{order}'
+            yield pl.DataFrame(cursor.sql(query))
+
+
+@contextmanager
+def _workspace(target: Path) -> Iterator[Path]:
+    """A folder beside the target for parts and the file being written; gone afterwards, whatever happens."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.tmp-", dir=target.parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class Read:
+    """Everything read from an inventory, before it is a case."""
+
+    inventory: Inventory
+    parts: Parts
+    readings: list[Reading]
+    frames: dict[str, pl.DataFrame]  # linked small tables
+
+
+def read_all(inventory: Inventory, parts: Parts, progress: Progress | None = None) -> Read:
+    """Read every file of an inventory, one at a time, a copy (same bytes) only once."""
+    known = collectors()
+    readings: list[Reading] = []
+    seen: dict[str, Reading] = {}
+    with without_gc():
+        for number, source in enumerate(inventory.sources):
+            if progress:
+                progress(number, len(inventory.sources), source.path)
+            try:
+                first = seen.get(source.evidence_id)
+            except OSError as error:
+                reading = Reading(source, problem=f"cannot be read: {error.strerror or error}")
+                source.__dict__["evidence_id"] = "unreadable"
+                readings.append(reading)
+                continue
+            if first is not None:
+                readings.append(Reading(source, collectors=first.collectors, copy_of=first.source.path))
+                continue
+            seen[source.evidence_id] = reading = read_source(source, known, parts)
+            readings.append(reading)
+            source.__dict__.pop("head", None)  # 64 KiB a file would add up
+    if progress:
+        progress(len(inventory.sources), len(inventory.sources), "")
+    parts.flush()
+    return Read(inventory, parts, readings, link(parts, readings))
+
+
+def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
+    """The small tables with identities joined: evidence with staleness, stacks with ranks, groups with all their members."""
+    frames = {name: parts.small(name) for name in TABLES if name != Parts.SPILLED}
+    hints = {
+        r.source.evidence_id: Hint(r.source.rank_said, r.source.rank_hint, r.source.sample_hint, r.source.path, r.source.modified_at)
+        for r in reversed(readings)
+    }
+    frames["stack_frames"] = frames["stack_frames"].unique("stack_id", keep="first", maintain_order=True)
+    frames["memberships"] = topology.unlisted_members(frames)
+    frames["stacks"] = topology.link_stacks(frames, hints)
+    frames["readings"] = readings_frame(readings)
+    frames["evidence"] = _evidence(readings, frames, topology.stale_dumps(frames["dumps"], hints))
+    return frames
+
+
+def _evidence(readings: Sequence[Reading], frames: dict[str, pl.DataFrame], stale: dict[str, str]) -> pl.DataFrame:
+    ranks: dict[str, int] = {}
+    for table in ("stacks", "dumps"):
+        ranks.update(frames[table].select("evidence_id", "rank").drop_nulls().unique("evidence_id", keep="first").iter_rows())
+    hosts = topology.rank_hosts(frames)
+    rows: dict[str, dict[str, Any]] = {}
+    for r in readings:
+        key = r.source.evidence_id
+        rank = ranks.get(key)
+        rows.setdefault(
+            key,
+            {
+                "evidence_id": key,
+                "path": r.source.path,
+                "kind": ",".join(r.collectors) or None,
+                "rank": rank,
+                "host": hosts.get(rank) if rank is not None else None,
+                "size_bytes": r.source.size_bytes,
+                "sha256": r.source.sha256 if "sha256" in r.source.__dict__ else None,
+                "is_stale": key in stale,
+                "stale_because": stale.get(key),
+            },
+        )
+    return TABLES["evidence"].rows(list(rows.values()))
+
+
+def frames_of(parts: Parts, linked: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """All tables in memory, stale evidence left out: for the triage and for inputs small enough."""
+    frames = {**linked, Parts.SPILLED: parts.small(Parts.SPILLED)}
+    stale = frames["evidence"].filter("is_stale")["evidence_id"]
+    if stale.len():
+        for name, frame in frames.items():
+            if "evidence_id" in frame.columns and name not in ("evidence", "readings"):
+                frames[name] = frame.filter(~pl.col("evidence_id").is_in(stale.implode()))
+    return frames
+
+
+def build(inventory: Inventory, target: Path, progress: Progress | None = None, judge: Any = None) -> Read:
+    """Read everything and put the case in place. `judge(Case)` may return more frames (the stored verdict) before it is moved in."""
+    import duckdb
+
+    try:
+        with _workspace(target) as folder:
+            read = read_all(inventory, Parts(folder / "parts"), progress)
+            draft = folder / "case.duckdb"
+            with duckdb.connect(
+                str(draft), config={"memory_limit": "400MB", "threads": 2, "temp_directory": str(folder / "spill")}
+            ) as connection:
+                _fill(connection, read, folder)
+            if judge is not None:
+                case = Case.open(draft)
+                try:
+                    verdict = judge(case, read)
+                finally:
+                    case.close()
+                with duckdb.connect(str(draft)) as connection:
+                    for name, frame in verdict.items():
+                        _insert(connection, name, frame, folder)
+            os.replace(draft, target)
+            return read
+    except OSError as error:
+        raise CaseError(
+            f"{target}: the case cannot be written ({error.strerror or error}). Free some space, or name another place with --case."
+        ) from None
+    except duckdb.Error as error:
+        raise CaseError(
+            f"{target}: the case cannot be written ({str(error).splitlines()[0]}). Free some space, or name another place with --case."
+        ) from None
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, read: Read, folder: Path) -> None:
+    connection.execute("SET TimeZone='UTC'")
+    connection.execute("CREATE TABLE meta (key VARCHAR, value VARCHAR)")
+    for pair in (("schema", SCHEMA_VERSION), ("firstfault", __version__), ("fingerprint", read.inventory.fingerprint)):
+        connection.execute("INSERT INTO meta VALUES (?, ?)", list(pair))
+    for name in TABLES:
+        connection.execute(TABLES[name].ddl)
+        if name == Parts.SPILLED:
+            _insert_parts(connection, name, read.parts.files)
+        elif name in read.frames:
+            _insert(connection, name, read.frames[name], folder)
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, name: str, frame: pl.DataFrame, folder: Path) -> None:
+    if frame.height:
+        part = folder / f"{name}.parquet"
+        frame.write_parquet(part, compression="lz4", statistics=False)
+        _insert_parts(connection, name, [part])
+
+
+def _insert_parts(connection: duckdb.DuckDBPyConnection, name: str, parts: Iterable[Path]) -> None:
+    listed = ", ".join(f'"{column}"' for column in TABLES[name].schema.names())
+    for part in parts:
+        connection.execute(f'INSERT INTO "{name}" SELECT {listed} FROM read_parquet(?)', [str(part)])
+
+
+def is_current(target: Path, inventory: Inventory) -> bool:
+    """Whether a case file is there that was built from just these files by this version."""
+    if not target.is_file():
+        return False
+    try:
+        case = Case.open(target)
+    except CaseError:
+        return False
+    try:
+        meta = case.meta()
+    finally:
+        case.close()
+    return (
+        meta.get("schema") == SCHEMA_VERSION and meta.get("firstfault") == __version__ and meta.get("fingerprint") == inventory.fingerprint
+    )
+
+
+def dumps_json(value: Any) -> str:
+    """JSON text for a column."""
+    return json.dumps(value, sort_keys=True, default=str)

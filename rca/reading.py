@@ -1,0 +1,196 @@
+"""Raw files -> rows: each file goes to the collectors that recognise its content; what cannot be read is counted with its reason.
+
+This is one of the two places that catch broadly: whatever a reader does with hostile bytes, the other files still count.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rca import plugins
+from rca.errors import EvidenceError
+from rca.tables import TABLES
+from rca.types import Collector, Skip, Source
+
+__all__ = ["Parts", "Reading", "collectors", "read_source", "without_gc"]
+
+BATCH_ROWS = 200_000  # rows held in memory before they go to disk: ~60 MB of calls
+MAX_SKIPS = 20  # skips of one file that are kept one by one; the rest is counted
+Progress = Callable[[int, int, str], None]  # files done, files in all, current path
+
+
+@dataclass
+class Reading:
+    """What became of one file."""
+
+    source: Source
+    collectors: list[str] = field(default_factory=list)
+    num_rows: int = 0
+    skips: list[Skip] = field(default_factory=list)
+    num_skipped: int = 0
+    problem: str | None = None
+    guess: str | None = None
+    copy_of: str | None = None  # path of the file with the same bytes that was read instead
+
+    def skip(self, skip: Skip) -> None:
+        """Count a record that could not be read; the first ones are kept with their reason."""
+        self.num_skipped += 1
+        if len(self.skips) < MAX_SKIPS:
+            self.skips.append(skip)
+
+
+class Parts:
+    """Rows on their way to the case: small tables stay in memory, `collectives` goes to Parquet parts in bounded batches."""
+
+    SPILLED = "collectives"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._waiting: dict[str, list[pl.DataFrame]] = {}
+        self._num_waiting = 0
+        self.files: list[Path] = []
+
+    def add(self, table: str, frame: pl.DataFrame) -> None:
+        """Take rows of a table."""
+        if not frame.height:
+            return
+        self._waiting.setdefault(table, []).append(frame)
+        if table == self.SPILLED:
+            self._num_waiting += frame.height
+            if self._num_waiting >= BATCH_ROWS:
+                self.flush()
+
+    def hold(self, table: str, frame: pl.DataFrame) -> None:
+        """Take rows and keep them in memory, however many."""
+        if frame.height:
+            self._waiting.setdefault(table, []).append(frame)
+
+    def flush(self) -> None:
+        """Write the waiting calls as one more part."""
+        frames = self._waiting.pop(self.SPILLED, [])
+        self._num_waiting = 0
+        if frames:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / f"{self.SPILLED}-{len(self.files):05d}.parquet"
+            pl.concat(frames).write_parquet(path, compression="lz4", statistics=False)
+            self.files.append(path)
+
+    def small(self, table: str) -> pl.DataFrame:
+        """All rows of a table, parts on disk included."""
+        frames = list(self._waiting.get(table, []))
+        if table == self.SPILLED:
+            frames = [*(pl.read_parquet(path) for path in self.files), *frames]
+        return pl.concat(frames) if frames else TABLES[table].frame()
+
+
+def collectors() -> dict[str, Collector]:
+    """Every collector by its name."""
+    from typing import cast
+
+    return {name: cast("Collector", plugins.load("collectors", name)) for name in plugins.names("collectors")}
+
+
+@contextmanager
+def without_gc() -> Iterator[None]:
+    """Reading builds millions of objects that all die young: with the cycle collector on it takes seven times as long (measured)."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def read_source(
+    source: Source,
+    known: dict[str, Collector],
+    parts: Parts,
+    *,
+    read: Callable[[Collector, Source], Iterable[Any]] | None = None,
+) -> Reading:
+    """Read one file with every collector that claims it, into `parts`."""
+    reading = Reading(source)
+    try:
+        head = source.head
+        if not head:
+            reading.problem = "empty file" if source.size_bytes == 0 else "cannot be decompressed or read"
+            return reading
+        claimants = [name for name in known if known[name].claims(source.path, head)]
+    except Exception as error:  # noqa: BLE001 - runner site: a collector that trips over a head must not end the run
+        reading.problem = f"cannot be recognised: {type(error).__name__}: {error}"
+        return reading
+    if not claimants:
+        reading.problem = "not recognised by any collector"
+        reading.guess = _guess(head)
+    for name in claimants:
+        _read_with(name, known[name], source, parts, reading, read)
+    return reading
+
+
+def _read_with(name: str, collector: Collector, source: Source, parts: Parts, reading: Reading, read: Any) -> None:
+    reading.collectors.append(name)
+    try:
+        for item in (read or (lambda c, s: c.read(s)))(collector, source):
+            if isinstance(item, Skip):
+                reading.skip(item)
+                continue
+            table, frame = item
+            reading.num_rows += frame.height
+            parts.add(table.name, _stamped(table.name, frame, source))
+    except EvidenceError as error:
+        reading.problem = error.why
+        reading.skip(Skip(error.record, error.why))
+    except Exception as error:  # noqa: BLE001 - runner site: recorded, and the other files are still read
+        reading.problem = f"the {name} reader failed: {type(error).__name__}: {str(error)[:200]}"
+        reading.skip(Skip(None, reading.problem))
+
+
+def _stamped(table: str, frame: pl.DataFrame, source: Source) -> pl.DataFrame:
+    """Rows with the columns that only the reader of the file knows."""
+    stamps = [pl.lit(source.evidence_id).alias("evidence_id")]
+    if "attempt" in TABLES[table].schema:
+        stamps += [pl.col("job_id").fill_null("job-0"), pl.col("attempt").fill_null(0)]
+    return frame.with_columns(stamps).select(TABLES[table].schema.names())
+
+
+def _guess(head: bytes) -> str:
+    """The nearest thing an unrecognised file could be, in words."""
+    if head[:1] == b"\x80":
+        return "a pickle, but without the keys of a recorder dump (not opened)"
+    if head[:4] in (b"PK\x03\x04", b"\x89PNG", b"%PDF", b"\x7fELF"):
+        return {b"PK": "a zip archive", b"\x89P": "a picture", b"%P": "a PDF", b"\x7fE": "a program or core file"}[head[:2]]
+    text = head[:4096]
+    if sum(byte < 9 or 13 < byte < 32 for byte in text) > len(text) // 20:
+        return "binary data"
+    if text.lstrip()[:1] in (b"{", b"["):
+        return "JSON of a kind that no collector reads yet"
+    return "text of a kind that no collector reads yet"
+
+
+def readings_frame(readings: Sequence[Reading]) -> pl.DataFrame:
+    """The `readings` table."""
+    rows = [
+        {
+            "evidence_id": r.source.evidence_id,
+            "path": r.source.path,
+            "collector": name,
+            "num_rows": r.num_rows,
+            "num_skipped": r.num_skipped,
+            "first_skip_record": r.skips[0].record if r.skips else None,
+            "first_skip": r.skips[0].why if r.skips else None,
+            "problem": r.problem,
+            "copy_of": r.copy_of,
+            "guess": r.guess,
+        }
+        for r in readings
+        for name in (r.collectors or [None])
+    ]
+    return TABLES["readings"].rows(rows)

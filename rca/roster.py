@@ -1,0 +1,80 @@
+"""Who took part: hosts and GPUs of ranks, and which ranks left which kind of evidence."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import polars as pl
+
+from rca.types import Tables
+
+__all__ = ["Roster", "roster"]
+
+COVERED = ("dumps", "collectives", "stacks")  # tables whose absence for a rank hides something
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The ranks of the job as far as known."""
+
+    world_size: int | None
+    hosts: Mapping[int, str]
+    gpus: Mapping[int, str]
+    last_call_at: Mapping[int, datetime]
+    ranks_with: Mapping[str, frozenset[int]]
+    job_id: str
+    attempt: int
+
+    @property
+    def everyone(self) -> frozenset[int]:
+        """All ranks of the job: by its world size, else all that were seen."""
+        if self.world_size is not None:
+            return frozenset(range(self.world_size))
+        return frozenset().union(*self.ranks_with.values()) | frozenset(self.hosts)
+
+    def missing(self, table: str) -> list[int]:
+        """Ranks of the job without a row in a table, sorted."""
+        return sorted(self.everyone - self.ranks_with.get(table, frozenset()))
+
+    def hosts_of(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
+        """Their hosts, each once, sorted; () for those not known."""
+        return tuple(sorted({self.hosts[rank] for rank in ranks if rank in self.hosts}))
+
+    def ranks_on(self, host: str) -> list[int]:
+        """Ranks known to run on a host."""
+        return sorted(rank for rank, name in self.hosts.items() if name == host)
+
+
+def roster(case: Tables) -> Roster:
+    """The roster of a case; where sources name different hosts for a rank, none is taken."""
+    ranks = case.table("ranks").filter(pl.col("rank").is_not_null()).collect()
+    stacks = (
+        case.table("stacks").filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null()).select("rank", "host").unique().collect()
+    )
+    named: dict[int, set[str]] = defaultdict(set)
+    for rank, host in (*ranks.select("rank", "host").drop_nulls().unique().iter_rows(), *stacks.iter_rows()):
+        named[rank].add(host)
+    hosts = {rank: next(iter(names)) for rank, names in sorted(named.items()) if len(names) == 1}
+    gpus = dict(ranks.filter(pl.col("gpu").is_not_null()).select("rank", "gpu").unique("rank", keep="first").sort("rank").iter_rows())
+    last = (
+        case.table("dumps")
+        .filter(pl.col("rank").is_not_null() & pl.col("last_at").is_not_null())
+        .group_by("rank")
+        .agg(pl.col("last_at").max())
+        .collect()
+    )
+    with_rows = {
+        table: frozenset(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()) for table in COVERED
+    }
+    return Roster(_world_size(case, ranks), hosts, gpus, dict(last.sort("rank").iter_rows()), with_rows, "job-0", 0)
+
+
+def _world_size(case: Tables, ranks: pl.DataFrame) -> int | None:
+    """Members of the default group, else of a full map, else None."""
+    sizes = case.table("groups").filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item()
+    mapped = ranks.filter(pl.col("local_rank").is_not_null() | pl.col("tp").is_not_null() | pl.col("gpu").is_not_null())["rank"]
+    found = [int(n) for n in (sizes, mapped.n_unique() if mapped.len() else None) if n is not None]
+    return max(found) if found else None

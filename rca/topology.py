@@ -1,0 +1,223 @@
+"""Who is who: rank -> host, process and groups, joined from maps, indexes, names and the dumps themselves. Pure: frames in, frames out.
+
+Identities are decided here once: which rank a stack dump is of, which dump of a rank counts when there are several, who belongs to a group
+whose members no dump lists.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from rca.tables import TABLES
+
+__all__ = ["Hint", "group_members", "link_stacks", "stale_dumps", "unlisted_members", "world_size"]
+
+Frames = Mapping[str, pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What the name of a file says: the rank outright, a trailing number that may be one, the capture round."""
+
+    rank_said: int | None
+    rank_hint: int | None
+    sample: int | None
+    path: str
+    modified_at: datetime | None
+
+
+def stale_dumps(dumps: pl.DataFrame, hints: Mapping[str, Hint]) -> dict[str, str]:
+    """evidence_id -> why it is left out: of several dumps of one rank only the newest counts, and a set of older dumps goes as a whole.
+
+    1. Per (rank, backend) the dump with the latest call wins; a pickle beats the JSON form of the same moment (it has the stacks).
+    2. A loser that ends before the winner begins is of an earlier launch. Every other dump of its folder that ends before the newest set
+       begins is of that launch too: a rank that left no dump this time must not be diagnosed from last time's.
+    """
+    stale: dict[str, str] = {}
+    rows = [row for row in dumps.iter_rows(named=True) if row["rank"] is not None and row["last_at"] is not None]
+    by_view: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_view[row["rank"], row["backend"]].append(row)
+    old_folders: set[str] = set()
+    winners = []
+    for views in by_view.values():
+        views.sort(
+            key=lambda r: (
+                r["last_at"],
+                r["format"] == "pickle",
+                not r["is_torn"],
+                r["num_entries"] or 0,
+                r["evidence_id"],
+            )
+        )
+        winner = views[-1]
+        winners.append(winner)
+        for row in views[:-1]:
+            earlier = row["last_at"] < winner["first_at"]
+            stale[row["evidence_id"]] = "an earlier launch of the job" if earlier else f"an older view of rank {row['rank']}"
+            if earlier:
+                old_folders.add(_folder(hints, row))
+    if old_folders and winners:
+        starts = sorted(w["first_at"] for w in winners if _folder(hints, w) not in old_folders)
+        for row in winners:
+            if starts and _folder(hints, row) in old_folders and row["last_at"] < starts[len(starts) // 2]:
+                stale[row["evidence_id"]] = "an earlier launch of the job"
+    return stale
+
+
+def _folder(hints: Mapping[str, Hint], row: Mapping[str, Any]) -> str:
+    return hints[row["evidence_id"]].path.rpartition("/")[0] if row["evidence_id"] in hints else ""
+
+
+def known_ranks(frames: Frames) -> set[int]:
+    """Ranks that something other than a trailing number names."""
+    found: set[int] = set()
+    for table in ("dumps", "ranks", "memberships", "dump_index"):
+        found |= set(frames[table]["rank"].drop_nulls().to_list())
+    return found
+
+
+def link_stacks(frames: Frames, hints: Mapping[str, Hint]) -> pl.DataFrame:
+    """`stacks` with rank, host and sample filled in.
+
+    Rank, first that speaks: the content, the name outright, an index by process id, the thread id shared with a recorder dump, a trailing
+    number in the name that is a known rank and not the process id. Host: from the index or map. Sample: index folder, else order of files.
+    """
+    stacks = frames["stacks"]
+    if not stacks.height:
+        return stacks
+    by_pid = _unique((row["pid"], row["rank"]) for t in ("dump_index", "ranks") for row in frames[t].iter_rows(named=True))
+    by_thread = _unique((row["main_thread_id"], row["rank"]) for row in frames["dumps"].iter_rows(named=True))
+    hosts = rank_hosts(frames)
+    known = known_ranks(frames)
+    files = stacks.group_by("evidence_id", "pid", maintain_order=True).agg(
+        pl.col("rank").drop_nulls().first(),
+        pl.col("host").drop_nulls().first(),
+        pl.col("pthread_id").drop_nulls().unique(maintain_order=True),
+        pl.col("format").first(),
+    )
+    rows = []
+    for row in files.iter_rows(named=True):
+        hint = hints[row["evidence_id"]]
+        rank = row["rank"]
+        if rank is None:
+            rank = hint.rank_said
+        if rank is None:
+            rank = by_pid.get(row["pid"])
+        if rank is None:
+            rank = next((by_thread[t] for t in row["pthread_id"] or () if t in by_thread), None)
+        if rank is None and hint.rank_hint in known and hint.rank_hint != row["pid"]:
+            rank = hint.rank_hint
+        rows.append(
+            {
+                **row,
+                "rank": rank,
+                "host": row["host"] or hosts.get(rank if rank is not None else -1),
+                "path": hint.path,
+                "hint": hint.sample,
+            }
+        )
+    link = _with_samples(rows)
+    schema = {"evidence_id": pl.String, "pid": pl.Int64, "_rank": pl.Int64, "_host": pl.String, "_sample": pl.Int64}
+    joined = stacks.join(
+        pl.DataFrame(link, schema=schema, orient="row"),
+        on=["evidence_id", "pid"],
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
+    return joined.with_columns(
+        pl.coalesce("rank", "_rank").alias("rank"),
+        pl.coalesce("host", "_host").alias("host"),
+        pl.coalesce("sample", "_sample").alias("sample"),
+    ).select(TABLES["stacks"].schema.names())
+
+
+def _with_samples(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """(evidence_id, pid, rank, host, sample): the folder's round, else the place among the dumps of that process in that format."""
+    seen: Counter[Any] = Counter()
+    found = []
+    for row in sorted(rows, key=lambda r: (r["path"], r["evidence_id"], r["pid"] or -1)):
+        sample = row["hint"]
+        if sample is None:
+            key = (row["host"], row["rank"], row["pid"], row["format"])
+            sample = seen[key]
+            seen[key] += 1
+        found.append((row["evidence_id"], row["pid"], row["rank"], row["host"], sample))
+    return found
+
+
+def _unique(pairs: Any) -> dict[Any, int]:
+    """key -> rank for the keys that lead to one rank only."""
+    found: dict[Any, set[int]] = defaultdict(set)
+    for key, rank in pairs:
+        if key is not None and rank is not None:
+            found[key].add(rank)
+    return {key: next(iter(ranks)) for key, ranks in found.items() if len(ranks) == 1}
+
+
+def rank_hosts(frames: Frames) -> dict[int, str]:
+    """rank -> host where all sources that name one agree."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for table in ("ranks", "dump_index"):
+        for row in frames[table].iter_rows(named=True):
+            if row["rank"] is not None and row["host"]:
+                found[row["rank"]].add(row["host"])
+    return {rank: next(iter(names)) for rank, names in found.items() if len(names) == 1}
+
+
+def unlisted_members(frames: Frames) -> pl.DataFrame:
+    """`memberships` plus the members of groups that no dump lists (gloo): from a map, or another dump, that has the group of that name.
+
+    The listed group must have the same name and contain every rank that was seen using the unlisted one.
+    """
+    groups, memberships = frames["groups"], frames["memberships"]
+    unlisted = groups.filter(pl.col("size").is_null()).unique("group_id", keep="first", maintain_order=True)
+    if not unlisted.height:
+        return memberships
+    listed: dict[str, set[str]] = defaultdict(set)
+    for row in groups.filter(pl.col("size").is_not_null()).iter_rows(named=True):
+        listed[row["group_name"]].add(row["group_id"])
+    members: dict[str, set[int]] = defaultdict(set)
+    for row in memberships.select("group_id", "rank").unique().iter_rows():
+        members[row[0]].add(row[1])
+    more = []
+    for row in unlisted.iter_rows(named=True):
+        users = members[row["group_id"]]
+        fitting = [g for g in sorted(listed[row["group_name"]]) if users <= members[g]]
+        if len(fitting) == 1:
+            for rank in sorted(members[fitting[0]] - users):
+                more.append(
+                    {
+                        "evidence_id": row["evidence_id"],
+                        "record": row["record"],
+                        "job_id": row["job_id"],
+                        "attempt": row["attempt"],
+                        "group_id": row["group_id"],
+                        "rank": rank,
+                        "is_inferred": False,
+                    }
+                )
+    return pl.concat([memberships, TABLES["memberships"].rows(more)]) if more else memberships
+
+
+def group_members(memberships: pl.DataFrame) -> dict[str, frozenset[int]]:
+    """group_id -> its known members."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for group, rank in memberships.select("group_id", "rank").drop_nulls().unique().iter_rows():
+        found[group].add(rank)
+    return {group: frozenset(ranks) for group, ranks in found.items()}
+
+
+def world_size(frames: Frames) -> int | None:
+    """Number of ranks of the job: the world group's size, else the size of a full map; None when nothing tells."""
+    sizes = frames["groups"].filter(pl.col("kind") == "world")["size"].drop_nulls()
+    mapped = frames["ranks"].filter(pl.col("local_rank").is_not_null() | pl.col("tp").is_not_null())["rank"].drop_nulls().unique()
+    found = [int(n) for n in (sizes.max(), mapped.max() + 1 if mapped.len() else None) if isinstance(n, int)]
+    return max(found) if found else None

@@ -1,0 +1,122 @@
+"""The answer before everything is read: headers of all dumps, then the calls of the few ranks that decide.
+
+A dump's header (its first few KB) tells how far the rank got in every group. Ranks that lag behind their peers, and the peers that are
+furthest ahead, are read in full; whoever those wait for is read next, until the waits end. The same analyses then run on what was read. The
+result is an answer only when it names ranks; otherwise the full read decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from rca import plugins
+from rca.advise import advise
+from rca.analyses._waits import build_waits
+from rca.case import MemoryCase, frames_of, link
+from rca.diagnose import diagnose
+from rca.questions import ask_all
+from rca.reading import Parts, Reading, collectors, read_source, without_gc
+from rca.roster import Roster, roster
+from rca.sources import Inventory
+from rca.tables import TABLES
+from rca.types import Advice, Outcome, Source, Tables, Verdict
+
+__all__ = ["MIN_BYTES", "Judgement", "judge", "triage"]
+
+MIN_BYTES = 8 << 20  # recorder dumps in all; less is read in full within a second
+MAX_LAGGING = 24  # lagging ranks read in full at first, those that lag in most groups first
+AHEAD_PER_GROUP = 2  # peers read for every group somebody lags in
+MAX_BODIES = 192  # dumps read in full at most; a job that needs more is answered by the full read
+MAX_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict with all that led to it."""
+
+    outcomes: tuple[Outcome, ...]
+    verdict: Verdict
+    advice: Advice
+    roster: Roster
+
+
+def judge(case: Tables) -> Judgement:
+    """Ask everything, weigh it, advise."""
+    outcomes = tuple(ask_all(case))
+    who = roster(case)
+    verdict = diagnose(outcomes, who)
+    return Judgement(outcomes, verdict, advise(verdict, who), who)
+
+
+def triage(inventory: Inventory, spool: Path) -> Judgement | None:
+    """An early answer, or None when the input is small, its headers cannot be tied to groups, or nobody is named."""
+    recorder = plugins.load("collectors", "flight_recorder")
+    dumps = {s.path: s for s in inventory.sources if recorder.claims(s.path, s.head)}
+    if sum(s.size_bytes for s in dumps.values()) < MIN_BYTES:
+        return None
+    try:
+        for source in dumps.values():  # hashing the bodies would cost more than reading all headers
+            source.__dict__["evidence_id"] = f"header:{source.path}"
+        with without_gc():
+            return _triage(inventory, dumps, spool)
+    finally:
+        for source in dumps.values():
+            source.__dict__.pop("evidence_id", None)
+
+
+def _triage(inventory: Inventory, dumps: Mapping[str, Source], spool: Path) -> Judgement | None:
+    known = collectors()
+    recorder = {"flight_recorder": known["flight_recorder"]}
+    heads, rest, bodies = Parts(spool / "headers"), Parts(spool / "rest"), Parts(spool / "bodies")
+    readings = [read_source(s, recorder, heads, read=lambda c, s: c.read_header(s) or ()) for s in dumps.values()]  # type: ignore[attr-defined]
+    readings += [read_source(s, known, rest) for s in inventory.sources if s.path not in dumps]
+    headers = heads.small("dumps").select("rank", "evidence_id").drop_nulls().unique("rank", keep="none")
+    by_rank = {rank: dumps[evidence_id.removeprefix("header:")] for rank, evidence_id in headers.iter_rows()}
+    if len(by_rank) < len(dumps):
+        return None  # a header that cannot be read by itself, or a rank with two dumps: the full read sorts it out
+    wanted = _first_choice(heads.small("group_status"))
+    read: set[int] = set()
+    while wanted and len(read) + len(wanted) <= MAX_BODIES:
+        for rank in wanted:
+            read_source(by_rank[rank], recorder, bodies)
+        read |= set(wanted)
+        case = _case(heads, rest, bodies, readings)
+        waits = build_waits(case)
+        wanted = sorted(rank for rank in waits.demanded() if rank in waits.dumped - waits.read and rank in by_rank)
+        if not wanted:
+            judgement = judge(case)
+            return judgement if judgement.verdict.ranks else None
+    return None
+
+
+def _case(heads: Parts, rest: Parts, bodies: Parts, readings: Sequence[Reading]) -> MemoryCase:
+    """What was read so far: of a dump read in full its own rows count, of the others the header's."""
+    full = bodies.small("dumps")["evidence_id"]
+    joined = Parts(Path())
+    for table in TABLES:
+        header = heads.small(table)
+        if "evidence_id" in header.columns and full.len():
+            header = header.filter(~pl.col("evidence_id").is_in(full.implode()))
+        for frame in (header, rest.small(table), bodies.small(table)):
+            joined.hold(table, frame)
+    return MemoryCase(frames_of(joined, link(joined, readings)))
+
+
+def _first_choice(status: pl.DataFrame) -> list[int]:
+    """Ranks to read first: those behind their group's leader in most groups, and some of the leaders they are behind of."""
+    rows = status.drop_nulls(["group_id", "rank", "last_enqueued"])
+    lead = rows.with_columns(pl.col("last_enqueued").max().over("group_id").alias("lead"))
+    behind = lead.filter(pl.col("last_enqueued") < pl.col("lead"))
+    counts = Counter(behind["rank"].to_list())
+    lagging = sorted(counts, key=lambda rank: (-counts[rank], rank))[:MAX_LAGGING]
+    groups = set(behind.filter(pl.col("rank").is_in(lagging))["group_id"].to_list())
+    ahead: dict[str, list[int]] = defaultdict(list)
+    for rank, group in lead.filter(pl.col("last_enqueued") == pl.col("lead")).sort("rank").select("rank", "group_id").iter_rows():
+        if group in groups and len(ahead[group]) < AHEAD_PER_GROUP:
+            ahead[group].append(rank)
+    return sorted({*lagging, *(rank for ranks in ahead.values() for rank in ranks)})
