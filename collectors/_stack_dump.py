@@ -47,16 +47,19 @@ _STATUS: Final = tuple(
                 r"[Ff]ailed to attach.{0,80}stopped",
             ),
         ),
+        ("unsupported_version", (r"[Uu]nsupported (version of )?[Pp]ython( version)?|not support\w* (for )?[Pp]ython \d",)),
         (
-            "unsupported_version",
-            (r"[Uu]nsupported (version of )?[Pp]ython( version)?|not support\w* (for )?[Pp]ython \d",),
+            "not_python",
+            (
+                r"Failed to find python (version|interpreter)|[Nn]ot a [Pp]ython",
+                r"[Cc]ould ?n.t find (a )?[Pp]ython|Is this a python program",
+            ),
         ),
         (
             "process_gone",
             (
-                r"Failed to get process executable name|Check that the process is running|No such process|ESRCH",
-                r"os error 3\b|[Pp]rocess \d+ (not found|does not exist|has exited)|process (has )?(exited|terminated)",
-                r"No such file or directory \(os error 2\)|ProcessLookupError|is a zombie",
+                r"No such process|ESRCH|os error [23]\b|[Pp]rocess \d+ (not found|does not exist|has exited)",
+                r"process (has )?(exited|terminated)|ProcessLookupError|is a zombie",
             ),
         ),
         (
@@ -66,13 +69,8 @@ _STATUS: Final = tuple(
                 r"elevated permissions|PermissionError|os error (1|13)\b",
             ),
         ),
-        (
-            "not_python",
-            (
-                r"Failed to find python (version|interpreter)|[Nn]ot a [Pp]ython",
-                r"[Cc]ould ?n.t find (a )?[Pp]ython|Is this a python program",
-            ),
-        ),
+        # py-spy prints this for any error, and the causes above only where it knows them.
+        ("process_gone", (r"Failed to get process executable name|Check that the process is running",)),
     )
 )
 
@@ -97,18 +95,19 @@ class Thread:
         self.lines.append(line)
         self.native.append(native)
 
+    def _outermost(self) -> tuple[str, str | None]:
+        """Outermost Python frame, ("", None) where the thread has none."""
+        pairs = zip(reversed(self.frames), reversed(self.native), strict=True)
+        return next((frame for frame, native in pairs if not native), ("", None))
+
     def root(self) -> str:
         """Outermost Python function, "" where the thread has none."""
-        return next(
-            (name for (name, _), native in zip(reversed(self.frames), reversed(self.native), strict=True) if not native),
-            "",
-        )
+        return self._outermost()[0]
 
     def starts_in_thread_module(self) -> bool:
         """The stack begins where `threading` starts a thread: it is not the main one."""
-        return self.root().rpartition(".")[2] in ("_bootstrap", "_bootstrap_inner") and str(self.frames[-1][1] or "").endswith(
-            "threading.py"
-        )
+        name, file = self._outermost()
+        return name.rpartition(".")[2] in ("_bootstrap", "_bootstrap_inner") and (file or "").endswith("threading.py")
 
 
 @dataclass

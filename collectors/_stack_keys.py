@@ -288,7 +288,7 @@ def _role(frames: Sequence[Frame], activity: str, wait: str) -> str:
     trains = activity in ("train_step", "eval") or wait in ("collective", "p2p") or "torch/multiprocessing/spawn:_wrap" in keys
     if _FORK in keys:
         return "trainer" if trains else "other"
-    root = frames[-1] if frames else None
+    root = next((frame for frame in reversed(frames) if not frame.native), None)
     if trains or (root is not None and root.function == "<module>"):
         return "trainer"
     return "unknown"

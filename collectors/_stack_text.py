@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from collectors._stack_dump import Process, Thread, dump_status, host_label, whole_number
@@ -83,6 +84,15 @@ def _balanced_start(text: str) -> int:
     return -1
 
 
+def _pieces(text: str) -> list[str]:
+    """A line that holds several headers, because the text lost its line breaks, cut before each of them; else empty."""
+    starts = [match.start() for match in PY_SPY_HEADER.finditer(text)]
+    if not starts or (len(starts) == 1 and (starts[0] == 0 or not text.startswith("Process "))):
+        return []
+    bounds = [*([0] if starts[0] else []), *starts, len(text)]
+    return [text[start:end].strip() for start, end in pairwise(bounds)]
+
+
 def _shape(prefix: str) -> re.Pattern[str]:
     """A pattern for log prefixes of the same shape: words and numbers vary, punctuation does not."""
     parts, last = [], 0
@@ -101,6 +111,8 @@ def _find_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
         match = PY_SPY_HEADER.search(text) or FAULT_HEADER.search(text) or FAULT_FRAME.search(text)
         if match:
             prefix = text[: match.start()]
+            if _PROCESS.match(prefix.lstrip()):
+                return None  # lost line breaks, no log prefix
             return _shape(prefix.rstrip()) if prefix.strip() and len(prefix) <= MAX_PREFIX else None
     return None
 
@@ -144,6 +156,10 @@ class _Reader:
         text = line.text.strip()
         if not text:
             self.after_blank = True
+            return
+        if "Thread " in text[8:] and (pieces := _pieces(text)):
+            for piece in pieces:
+                self.feed(line._replace(text=piece))
             return
         if not self._header(line, text):
             indent = len(line.text) - len(line.text.lstrip())

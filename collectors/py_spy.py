@@ -55,11 +55,11 @@ def claims(name: str, head: bytes) -> bool:
 
 def _is_failure(lines: list[str]) -> bool:
     """Only the header or the error of a dump, nothing else."""
-    first = lines[0].strip()
-    if _PROCESS_LINE.match(first[:SNIFF_LINE]):
-        return all(_KNOWN.match(line[:SNIFF_LINE]) for line in lines[:20])
-    text = "\n".join(line[:SNIFF_LINE] for line in lines[:60])
-    return _FAILURE.match(first[:SNIFF_LINE]) is not None and _PY_SPY_SAYS.search(text) is not None
+    first = lines[0].strip()[:SNIFF_LINE]
+    says_so = _PY_SPY_SAYS.search("\n".join(line[:SNIFF_LINE] for line in lines[:60])) is not None
+    if _PROCESS_LINE.match(first):
+        return says_so or all(_KNOWN.match(line[:SNIFF_LINE]) for line in lines[:20])
+    return says_so and _FAILURE.match(first) is not None
 
 
 def _is_dump(lines: list[str]) -> bool:
