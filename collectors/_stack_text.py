@@ -157,6 +157,10 @@ class _Reader:
         if not text:
             self.after_blank = True
             return
+        if self.thread and not self.in_locals and text[-1] == ")" and line.text[0] in " \t" and (frame := parse_frame(text)):
+            self._add(frame)  # nearly every line
+            self.after_blank = False
+            return
         if "Thread " in text[8:] and (pieces := _pieces(text)):
             for piece in pieces:
                 self.feed(line._replace(text=piece))
@@ -185,7 +189,7 @@ class _Reader:
         elif text.startswith("Timeout (") and self.process and self.process.threads:
             self.start(line)
             return True
-        elif (match := _RANK_LINE.match(text[:512])) and not text.startswith("File "):
+        elif ("ank" in text or "RANK" in text) and not text.startswith("File ") and (match := _RANK_LINE.match(text[:512])):
             self.rank, self.host = int(match[1]), host_label(match[2]) or self.host
             self.process = self.thread = None
             return True

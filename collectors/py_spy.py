@@ -50,7 +50,12 @@ def claims(name: str, head: bytes) -> bool:
     if _JSON_HEAD.match(head[:8192]) and any(key in head[:8192] for key in _JSON_KEYS):
         return True
     lines = [line for line in read_lines(head)[:SNIFF_LINES] if line.strip()]
-    return bool(lines) and (_is_failure(lines) or _is_dump(lines))
+    return bool(lines) and (_begins_with_headers(lines) or _is_failure(lines) or _is_dump(lines))
+
+
+def _begins_with_headers(lines: list[str]) -> bool:
+    """The three headers with which py-spy begins: no need to look further."""
+    return len(lines) > 2 and bool(_PROCESS_LINE.match(lines[0]) and lines[1].startswith("Python v") and PY_SPY_HEADER.match(lines[2]))
 
 
 def _is_failure(lines: list[str]) -> bool:
