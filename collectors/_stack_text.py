@@ -34,6 +34,7 @@ _PROCESS: Final = re.compile(r"(Parent )?Process (\d{1,19}): ?(.*)$")
 _HOST_OF_URL: Final = re.compile(r"^\w{1,10}://(\[[^\]]{1,64}\]|[^:/\s]{1,255})")
 _PREFIX_RANK: Final = re.compile(r"\brank[ =:_#]?(\d{1,9})\b|^\s*(\d{1,7}): ?$", re.IGNORECASE)
 _TIME_OF_DAY: Final = re.compile(r"\d\d:\d\d:\d\d")
+_FAILED: Final = ("Error: ", "Permission Denied: ", "Failed to suspend process")
 _PREFIX_WORD: Final = re.compile(r"[\w.+-]+")
 
 
@@ -269,8 +270,8 @@ class _Reader:
             process.threads.append(self.thread)
             self._frame(line, text, 0)
             return
-        if self.process is None and dump_status(text) != "unknown":
-            self.start(line)
+        if (self.process is None or (self.process.threads and text.startswith(_FAILED))) and dump_status(text) != "unknown":
+            self.start(line)  # a dump that failed before it printed a header
         if self.process and len(self.process.noise) < MAX_NOISE:
             self.process.noise.append(text)
 

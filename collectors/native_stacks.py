@@ -31,7 +31,7 @@ MIN_SHARE = 0.5  # of the non-empty lines must belong to frames of a debugger
 MIN_PYTHON_SHARE = 0.9  # a bare Python stack has nothing else in it
 MIN_PYTHON_FRAMES = 3
 
-_GDB_FRAME: Final = re.compile(r"^(?:\(\w{0,8}gdb\) )?\s{0,8}#(\d{1,4})\s+(?=0x|[\w?<~:(.])")
+_GDB_FRAME: Final = re.compile(r"^(?:\(\w{0,8}gdb\) )?\s{0,24}#(\d{1,4})\s+(?=0x|[\w?<~:(.])")
 _LLDB_FRAME: Final = re.compile(r"^\s{0,8}(?:\* )?frame #\d{1,4}: 0x[0-9a-fA-F]+ ([^`]{1,256})`(.{1,4096})")
 _LLDB_THREAD: Final = re.compile(
     r"^\s{0,4}(?:\* )?thread #(\d{1,6})(?:: tid = (0x[0-9a-fA-F]{1,16}|\d{1,10}))?(?:.{0,80}name = '([^']{0,128})')?"
@@ -45,7 +45,7 @@ _PYSTACK_THREAD: Final = re.compile(
 )
 _PY_BT: Final = re.compile(r"Frame 0x[0-9a-fA-F]{1,16}, for file (.{1,1024}?), line (\d{1,9}), in (\S{1,512})")
 _PY_BT_HEADER: Final = re.compile(r"^Traceback \(most recent call first\):")
-_PYTHON_FRAME: Final = re.compile(r'^\s{0,16}(?:\((Python|C|C\+\+)\) )?File "([^"]{1,4096})", line (\d{1,9}),? in (\S.{0,4096})$')
+_PYTHON_FRAME: Final = re.compile(r'^\s{0,16}(?:\((Python|C|C\+\+)\) )?File:? "([^"]{1,4096})", line (\d{1,9}),? in (\S.{0,4096})$')
 _NAMED_THREAD: Final = re.compile(
     r"^[\s#*=\-]{0,80}(?:Stack (?:trace )?(?:for|of) )?[Tt]hread(?:[ _]?I[Dd])?[ :=]{1,3}(.{1,200}?)"
     r"(?:\s*\(daemon: \w+\)|\s*\(most recent call (?:last|first)\))?[\s:=*\-]{0,80}$"

@@ -51,24 +51,39 @@ ROOT_FIRST = """ Thread Thread-1 (daemon: True)
    import numpy
  File "<frozen importlib._bootstrap>", line 1027, in _find_and_load
 """
+COREDUMP = """                Stack trace of thread 123:
+                #0  0x00007f1 clock_nanosleep (libc.so.6 + 0x3)
+                #1  0x00007f1 ncclProxyService (libnccl.so.2 + 0x3)
+"""
+RECIPE = """# ThreadID: 140737354000000
+File: "/usr/lib/python3.8/threading.py", line 890, in _bootstrap
+  self._bootstrap_inner()
+
+# ThreadID: 140737354000001
+File: "/job/x.py", line 9, in <module>
+  main()
+File: "/usr/lib/python3.8/queue.py", line 170, in get
+  self.not_empty.wait()
+"""
 
 
 @pytest.mark.parametrize(
-    ("text", "main", "rows"),
+    ("text", "rows"),
     [
-        (PYSTACK, "MainThread", [(None, "threading:wait", "side_thread"), ("MainThread", "lib/net:evaluate", "eval")]),
-        (GDB, "MainThread", [("worker", None, "side_thread"), ("MainThread", "train:setup", "init")]),
-        (LLDB, "MainThread", [("MainThread", None, "side_thread")]),
-        (PY_BT, None, [(None, "threading:wait", "dataloader")]),
+        (PYSTACK, [(None, "threading:wait", "side_thread"), ("MainThread", "lib/net:evaluate", "eval")]),
+        (GDB, [("worker", None, "side_thread"), ("MainThread", "train:setup", "init")]),
+        (LLDB, [("MainThread", None, "side_thread")]),
+        (PY_BT, [(None, "threading:wait", "dataloader")]),
         (
             ROOT_FIRST,
-            "MainThread",
             [("Thread-1", "threading:_bootstrap", "side_thread"), ("MainThread", "importlib/_bootstrap:_find_and_load", "import")],
         ),
+        (COREDUMP, [(None, None, "side_thread")]),
+        (RECIPE, [("140737354000000", "threading:_bootstrap", "side_thread"), ("MainThread", "queue:get", "unknown")]),
     ],
-    ids=["pystack", "gdb", "lldb", "py_bt", "root_first"],
+    ids=["pystack", "gdb", "lldb", "py_bt", "root_first", "coredump", "recipe"],
 )
-def test_formats(tmp_path: Path, text: str, main: str | None, rows: list[tuple[str | None, str | None, str]]) -> None:
+def test_formats(tmp_path: Path, text: str, rows: list[tuple[str | None, str | None, str]]) -> None:
     source = source_of(tmp_path, text.encode())
     assert native_stacks.claims("x", source.head)
     assert not py_spy.claims("x", source.head)

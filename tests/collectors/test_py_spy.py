@@ -135,6 +135,12 @@ def test_one_failed_process_among_others(tmp_path: Path) -> None:
     assert [(row["pid"], row["dump_status"]) for row in rows] == [(7, "ok"), (8, "process_gone")]
 
 
+def test_a_dump_that_failed_before_its_header_is_a_row_too(tmp_path: Path) -> None:
+    text = (FIXTURES / "stack_save_one.txt").read_text() + (FIXTURES / "stack_gone.txt").read_text()
+    rows, _ = read_text(tmp_path, text)
+    assert [row["dump_status"] for row in rows] == ["ok", "ok", "ok", "process_gone"]
+
+
 def test_debug_server_blocks_give_rank_and_host(tmp_path: Path) -> None:
     text = """PARTIAL DATA: 2/3 workers responded
 
