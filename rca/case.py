@@ -6,6 +6,7 @@ the old case or none, never half of one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Case", "MemoryCase", "build", "frames_of", "is_current"]
 
-SCHEMA_VERSION = "1"  # raise it when a table changes: older case files are then rebuilt
+SCHEMA_VERSION = hashlib.sha256("".join(table.ddl for table in TABLES.values()).encode()).hexdigest()[:16]  # another one: built again
 CHUNK_ROWS = 500_000  # rows handed to an analysis at a time
 _KEPT = "_stale"
 

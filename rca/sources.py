@@ -130,7 +130,7 @@ def _unpack(archive: Source, spool: Path, sources: list[Source], unreadable: lis
                 _add(target, name, spool, sources, unreadable)
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         unreadable.append(Unreadable(archive.path, f"the archive breaks off ({error}); its whole members were read"))
-    except Exception as error:  # noqa: BLE001 - zlib and zstandard raise their own types; a torn archive gives what it gave
+    except Exception as error:
         if not type(error).__module__.startswith(("zlib", "zstd")) and type(error).__name__ not in (
             "error",
             "ZstdError",

@@ -10,7 +10,9 @@ import polars as pl
 
 from rca.types import Cite, Tables
 
-__all__ = ["WAITS_FOR_OTHERS", "Motion", "View", "cite_view", "in_loop", "loop_of", "main_views", "movement", "seen"]
+__all__ = ["WAITS_FOR_OTHERS", "Loop", "Motion", "View", "cite_view", "in_loop", "loop_of", "main_views", "movement", "seen"]
+
+Loop = tuple[str, ...]  # frames from the outermost one to the body of the training loop
 
 WAITS_FOR_OTHERS = frozenset({"collective", "p2p", "comm_init", "store"})  # whoever sits there waits for another rank
 MOVING_SHARE = 0.5  # of the ranks seen twice: a hung job has at most its culprit and failing ranks change
@@ -95,36 +97,57 @@ class Motion:
         return bool(twice) and len(self.moved) >= MOVING_SHARE * twice
 
 
-def movement(views: Mapping[int, Sequence[View]]) -> Motion:
-    """Compare each rank's first and later samples: same frames and line numbers = still; other frames in the same loop = moved."""
-    loop = loop_of(views)
+def movement(views: Mapping[int, Sequence[View]], loop: Loop) -> Motion:
+    """Compare each rank's samples: same frames and line numbers = still; other frames in the same loop = moved.
+
+    A rank seen inside the loop and outside has left it, in whichever order the samples are known.
+    """
     moved, still, left, once = [], [], [], []
     for rank, all_views in sorted(views.items()):
         shown = seen(all_views)
+        inside = {in_loop(v, loop) for v in shown}
         if len(shown) < 2:
             once.append(rank)
         elif all((v.stack_id, v.lines) == (shown[0].stack_id, shown[0].lines) for v in shown[1:]):
             still.append(rank)
-        elif loop and in_loop(shown[0], loop) and not in_loop(shown[-1], loop):
+        elif loop and len(inside) > 1:
             left.append(rank)
         else:
             moved.append(rank)
     return Motion(tuple(moved), tuple(still), tuple(left), tuple(once))
 
 
-def loop_of(views: Mapping[int, Sequence[View]]) -> tuple[str, ...]:
+def loop_of(case: Tables, views: Mapping[int, Sequence[View]]) -> Loop:
     """The root frames (outermost first) that lead into the training loop; () = cannot be told.
 
     Two different stacks inside the loop part company at the loop's body, a stack in the loop and one outside part company earlier. So: the
-    depth at which most pairs of distinct stacks part company, the deeper one on a tie.
+    depth at which most pairs of distinct stacks part company, the deeper one on a tie. Stacks that wait for other ranks are in the loop, and
+    so are those the recorder kept of every call (each counts as often as it was used, so that a call of the set-up weighs little).
     """
-    paths = sorted({tuple(reversed(v.frames)) for all_views in views.values() for v in seen(all_views)})[:MAX_PATTERNS]
-    forks = [_shared(one, two) for place, one in enumerate(paths) for two in paths[place + 1 :]]
+    shown = [v for all_views in views.values() for v in seen(all_views)]
+    weights: Counter[Loop] = Counter(tuple(reversed(v.frames)) for v in shown if v.wait_kind in WAITS_FOR_OTHERS)
+    weights.update(_call_paths(case))
+    if len(weights) < 2:
+        weights.update(tuple(reversed(v.frames)) for v in shown)
+    paths = sorted(dict(weights.most_common(MAX_PATTERNS)))
+    forks: Counter[Loop] = Counter()
+    for place, one in enumerate(paths):
+        for two in paths[place + 1 :]:
+            forks[_shared(one, two)] += weights[one] * weights[two]
     if not forks:
         return ()
-    counts = Counter(len(fork) for fork in forks)
+    counts: Counter[int] = Counter()
+    for fork, weight in forks.items():
+        counts[len(fork)] += weight
     depth = max(counts, key=lambda d: (counts[d], d))
-    return Counter(fork for fork in forks if len(fork) == depth).most_common(1)[0][0]
+    return max((fork for fork in forks if len(fork) == depth), key=lambda f: (forks[f], f))
+
+
+def _call_paths(case: Tables) -> dict[Loop, int]:
+    """Root paths of the calls the recorder kept, with the number of calls made from each."""
+    counts = case.table("collectives").filter(pl.col("stack_id").is_not_null()).group_by("stack_id").agg(pl.len().alias("n"))
+    rows = case.table("stack_frames").select("stack_id", "frames").join(counts, on="stack_id", how="inner").collect()
+    return {tuple(reversed(r["frames"])): r["n"] for r in rows.iter_rows(named=True) if r["frames"]}
 
 
 def _shared(one: tuple[str, ...], two: tuple[str, ...]) -> tuple[str, ...]:
@@ -132,7 +155,7 @@ def _shared(one: tuple[str, ...], two: tuple[str, ...]) -> tuple[str, ...]:
     return one[:depth]
 
 
-def in_loop(view: View, loop: tuple[str, ...]) -> bool:
+def in_loop(view: View, loop: Loop) -> bool:
     """Whether a stack is below the loop's deepest shared frame."""
     return tuple(reversed(view.frames))[: len(loop)] == loop
 

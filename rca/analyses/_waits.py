@@ -286,7 +286,7 @@ def _late_members(waits: Waits, call: Call, finished: Mapping[tuple[int, str], i
     """Members that have not arrived at a collective, and members that have finished it."""
     late: set[int] = set()
     done: set[int] = set()
-    assert call.seq is not None or call.seq is None  # noqa: PT018 - seq may be absent in very old recorders
+    assert call.seq is not None or call.seq is None
     seq = call.seq or 0
     for rank in waits.members.get(call.group_id, frozenset()):
         own = waits.first.get(rank)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rca.analyses._stack_views import WAITS_FOR_OTHERS, View, cite_view, in_loop, loop_of, main_views, movement, seen
+from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, loop_of, main_views, movement, seen
 from rca.analyses._waits import Call, Waits, build_waits, cite_call
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -68,7 +68,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
             raise NotEnoughEvidence("no call in any dump has a rank: nothing says which rank a dump is of")
         return ()
     views = main_views(case)
-    motion = movement(views)
+    loop = loop_of(case, views)
+    motion = movement(views, loop)
     if motion.job_moves:
         return ()
     if not motion.is_known and len(waits.first) < BLOCKED_SHARE * len(waits.read):
@@ -78,7 +79,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     unread = sorted(rank for rank in waits.demanded() if rank in waits.dumped - waits.read)
     if unread:
         raise NotEnoughEvidence(f"ranks {_short(unread)} are awaited and only the headers of their dumps were read")
-    roots = _roots(waits, views)
+    roots = _roots(waits, views, loop)
     found = _accusations(waits, roots, views, _hosts(case))
     if not found and not (roots.silent or roots.absent or roots.alone):
         found = _rings(waits)
@@ -90,10 +91,9 @@ def _hosts(case: Tables) -> dict[int, str]:
     return {rank: host for rank, host in rows.iter_rows()}
 
 
-def _roots(waits: Waits, views: Mapping[int, Sequence[View]]) -> _Roots:
+def _roots(waits: Waits, views: Mapping[int, Sequence[View]], loop: Loop) -> _Roots:
     demanded = waits.demanded()
     silent, alone, absent, victims = [], [], [], []
-    loop = loop_of(views)
     for rank in sorted(demanded):
         if rank not in waits.dumped:
             absent.append(rank)
@@ -104,7 +104,7 @@ def _roots(waits: Waits, views: Mapping[int, Sequence[View]]) -> _Roots:
     return _Roots(tuple(silent), tuple(alone), tuple(absent), tuple(victims))
 
 
-def _is_victim(waits: Waits, rank: int, views: Sequence[View], loop: tuple[str, ...]) -> bool:
+def _is_victim(waits: Waits, rank: int, views: Sequence[View], loop: Loop) -> bool:
     """Whether the stacks clear a rank: its last one inside the training loop waits for others; or it has left the loop, and its last call was
     with a rank that left no dump, so that call failed under it."""
     shown = seen(views)
@@ -147,6 +147,9 @@ def _accusations(waits: Waits, roots: _Roots, views: Mapping[int, Sequence[View]
     unsure = tuple(r for r in silent if absent and not seen(views.get(r, ())) and waits.hidden_p2p and waits.may_have_failed(r))
     if unsure:
         return [_tie(waits, (*unsure, *absent), "a rank fell silent after a call with a rank that left no dump: either may be first")]
+    unresolved = [r for r in roots.victims if absent and not waits.may_have_failed(r) & set(absent)]
+    if unresolved:  # they wait in a call that is not recorded, for an absent rank or through one
+        return [_tie(waits, (*silent, *absent), "ranks without a dump are awaited, and others wait in calls the recorder does not show")]
     confirmed = [r for r in silent if _explained(views.get(r, ()))]
     absent = tuple(r for r in absent if not any(_share_group(waits, r, c) for c in confirmed))  # those may only wait for the confirmed one
     if not silent and roots.victims and not absent and not roots.alone:

@@ -10,11 +10,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 
 import polars as pl
 
-from rca.analyses._stack_views import Motion, View, cite_view, main_views, movement, seen
+from rca.analyses._stack_views import Motion, View, cite_view, loop_of, main_views, movement, seen
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -34,8 +36,9 @@ WARM_UP = 1  # first intervals: allocation, compilation
 def analyse(case: Tables) -> Sequence[Finding]:
     """A finding when the job stands still or has slowed; nothing when every rank was seen moving at a steady pace."""
     views = main_views(case)
-    motion = movement(views)
-    found = [*_pace(case)]
+    motion = movement(views, loop_of(case, views))
+    gaps = _gaps(case)
+    found = _pace(gaps)
     if not motion.is_known:
         if found:
             return found
@@ -47,8 +50,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
     expected = _expected_ranks(case)
     unseen = sorted((expected - set(motion.moved) - set(motion.still)) | set(motion.once))
     if unseen:
+        shown = ", ".join(map(str, unseen[:8]))
         raise NotEnoughEvidence(
-            f"the job moves, but {len(unseen)} of {max(len(expected), len(views))} ranks were not seen twice (ranks {', '.join(map(str, unseen[:8]))})"
+            f"the job moves, but {len(unseen)} of {max(len(expected), len(views))} ranks were not seen twice (ranks {shown})"
+        )
+    if gaps is None:
+        raise NotEnoughEvidence(
+            "every rank moves, but at which pace is not recorded: without a recorder dump a slow job looks like a healthy one"
         )
     return ()
 
@@ -71,53 +79,48 @@ def _still(motion: Motion, views: dict[int, list[View]]) -> Finding:
     )  # fmt: skip
 
 
-def _pace(case: Tables) -> list[Finding]:
-    """The slow-down of the widest group's collectives, if there is one."""
+@dataclass(frozen=True)
+class _Gaps:
+    """Times between the collectives of the group with the most ranks, s; and the calls that end them."""
+
+    group: str
+    seconds: tuple[float, ...]
+    calls: tuple[tuple[int, datetime, str, str], ...]  # number, moment, evidence_id, record
+
+
+def _gaps(case: Tables) -> _Gaps | None:
+    """The pace as recorded; None when no group has enough calls on record."""
     calls = case.table("collectives").filter(
         pl.col("rank").is_not_null() & ~pl.col("is_p2p").fill_null(value=False) & pl.col("created_at").is_not_null()
     )
-    sizes = (
-        calls.group_by("group_id")
-        .agg(pl.col("rank").n_unique().alias("n"), pl.len().alias("calls"))
-        .sort(["n", "group_id"], descending=[True, False])
-        .head(1)
-        .collect()
-    )
-    if not sizes.height:
-        return []
-    group = sizes["group_id"][0]
-    moments = (
+    used = calls.group_by("group_id").agg(pl.col("rank").n_unique().alias("n"), pl.col("collective_seq_id").n_unique().alias("rounds"))
+    used = used.filter(pl.col("rounds") >= MIN_STEPS + WARM_UP + 1).sort(["n", "group_id"], descending=[True, False]).head(1)
+    groups = used.collect()["group_id"].to_list()
+    if not groups:
+        return None
+    group = groups[0]
+    rows = (
         calls.filter(pl.col("group_id") == group)
         .group_by("collective_seq_id")
         .agg(pl.col("created_at").max().alias("at"), pl.col("evidence_id").first(), pl.col("record").first())
         .sort("collective_seq_id")
         .collect()
     )
-    gaps = (moments["at"].diff().dt.total_microseconds() / 1e6).to_list()[1 + WARM_UP :]
-    place = _break(gaps)
-    if place is None:
+    seconds = (rows["at"].diff().dt.total_microseconds() / 1e6).to_list()[1 + WARM_UP :]
+    return _Gaps(group, tuple(seconds), tuple(rows.iter_rows())[1 + WARM_UP :]) if len(seconds) >= MIN_STEPS else None
+
+
+def _pace(gaps: _Gaps | None) -> list[Finding]:
+    """The slow-down of the widest group's collectives, if there is one."""
+    place = _break(gaps.seconds) if gaps else None
+    if gaps is None or place is None:
         return []
-    before, after = median(gaps[:place]), median(gaps[place:])
-    row = moments.row(place + WARM_UP, named=True)
-    says = f"from {group} #{row['collective_seq_id']} on, a round takes {after:.3g} s instead of {before:.3g} s ({after / before:.2f} times as long) and stays so"
-    cite = Cite(
-        "collectives",
-        row["evidence_id"],
-        "",
-        row["record"],
-        f"{group} #{row['collective_seq_id']} at {row['at']:%H:%M:%S.%f} UTC",
-    )
-    return [
-        Finding(
-            "job_motion",
-            "pace_dropped",
-            says,
-            scope="pace",
-            groups=(group,),
-            numbers={"before_s": before, "after_s": after},
-            cites=(cite,),
-        )
-    ]
+    before, after = median(gaps.seconds[:place]), median(gaps.seconds[place:])
+    number, at, evidence_id, record = gaps.calls[place]
+    says = f"from {gaps.group} #{number} on a round takes {after:.3g} s instead of {before:.3g} s ({after / before:.2f} times as long), and stays so"
+    cite = Cite("collectives", evidence_id, "", record, f"{gaps.group} #{number} at {at:%H:%M:%S.%f} UTC")
+    numbers = {"before_s": before, "after_s": after}
+    return [Finding("job_motion", "pace_dropped", says, scope="pace", groups=(gaps.group,), numbers=numbers, cites=(cite,))]
 
 
 def _break(gaps: Sequence[float]) -> int | None:

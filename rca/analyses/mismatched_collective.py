@@ -5,7 +5,9 @@
 2. Two members cannot outvote each other, and a peer's dump may be missing. So the ranks that ran the same program until the last collective
    that all of them made (the anchor) are sisters; the first place where one rank's calls in a kind of group part from its sisters' names it,
    and says whether it skipped a call, added one, or called something else.
-3. A rank that reached the next anchor with fewer or more calls in some kind of group than its sisters skipped or added one.
+3. Equal calls hide a gap in the order inside one kind, so the order across kinds is compared too, where somebody waits: a rank that is
+   awaited at a call, but has made a later one that all its sisters made only after it, skipped it; a rank alone at a call, where its sisters
+   went on to another kind instead, added it.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from typing import Any
 
 import polars as pl
 
-from rca.analyses._waits import is_done
+from rca.analyses._waits import Waits, build_waits, is_done
 from rca.types import Cite, Finding, Sign, Tables
 
-NEEDS = ("collectives",)
-USES = ("memberships",)
+NEEDS = ("dumps", "collectives")
+USES = ("memberships", "group_status")
 
 _CAUSE = ("collective_mismatch",)
 SIGNS = {
@@ -67,7 +69,7 @@ class _Call:
 
     @property
     def kind(self) -> str:
-        return self.group.partition(":")[0].partition("?")[0]
+        return _kind(self.group)
 
     @property
     def content(self) -> tuple[str, str, str]:
@@ -89,7 +91,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     odd, undecided = _against_members(case, calls)
     found = {
         **odd,
-        **{f.ranks[0]: f for f in _against_sisters(calls)},
+        **{f.ranks[0]: f for f in _against_sisters(calls, build_waits(case))},
     }  # sisters know more: they tell a skipped call from another one
     return [
         *(found[rank] for rank in sorted(found)),
@@ -152,7 +154,7 @@ def _finding(sign: str, call: _Call, peer: _Call, votes: int) -> Finding:
         "odd_op": f"called {call.op} as #{call.seq} on {call.group}, where {votes} peers called {peer.op}",
         "odd_size": f"called {call.op} #{call.seq} on {call.group} with {call.sizes}, where {votes} peers called it with {peer.sizes}",
         "odd_dtype": f"called {call.op} #{call.seq} on {call.group} with {call.dtypes}, where {votes} peers called it with {peer.dtypes}",
-        "skipped_call": f"left out {peer.op} {peer.sizes}, which {votes} peers made before {call.op} #{call.seq} on {call.group}",
+        "skipped_call": f"left out {peer.op} {peer.sizes} in its {peer.kind} group, which {votes} peers made before {call.op} #{call.seq} on {call.group}",
         "extra_call": f"made {call.op} {call.sizes} as #{call.seq} on {call.group}, which none of {votes} peers made there",
     }[sign]
     numbers = {"awaited": {"group": call.group, "op": call.op, "seq": call.seq}, "peers": votes}
@@ -172,27 +174,29 @@ def _pair_finding(members: Sequence[_Call]) -> Finding:
     )  # fmt: skip
 
 
-def _against_sisters(calls: Sequence[_Call]) -> list[Finding]:
+Later = dict[int, dict[str, list[_Call]]]  # rank -> kind -> its calls after the anchor, in order
+
+
+def _against_sisters(calls: Sequence[_Call], waits: Waits) -> list[Finding]:
     """Steps 2 and 3."""
     anchor = _anchor(calls)
     if anchor is None:
         return []
-    group, seq = anchor
-    start = {c.rank: c.order for c in calls if c.group == group and c.seq == seq}
-    after: dict[int, dict[str, list[_Call]]] = defaultdict(lambda: defaultdict(list))
-    before: dict[int, dict[str, list[_Call]]] = defaultdict(lambda: defaultdict(list))
+    start = {c.rank: c.order for c in calls if (c.group, c.seq) == anchor}
+    after: Later = {rank: defaultdict(list) for rank in start}
+    before: Later = {rank: defaultdict(list) for rank in start}
     for call in sorted(calls, key=lambda c: (c.rank, c.order)):
         if call.rank in start and call.order != start[call.rank]:
             (after if call.order > start[call.rank] else before)[call.rank][call.kind].append(call)
     classes: dict[Any, list[int]] = defaultdict(list)
     for rank in start:
         classes[tuple((k, tuple(c.content for c in v[-HISTORY:])) for k, v in sorted(before[rank].items()))].append(rank)
-    found: list[Finding] = []
+    found: dict[int, Finding] = {}
     for sisters in classes.values():
         if len(sisters) >= MIN_SISTERS:
-            found += _parting(sorted(sisters), after)
-            found += _miscounted(sorted(sisters), after, group, seq, {f.ranks[0] for f in found})
-    return found
+            for finding in (*_parting(sorted(sisters), after), *_skipped(sisters, after, waits), *_added(sisters, after, waits)):
+                found.setdefault(finding.ranks[0], finding)
+    return list(found.values())
 
 
 def _anchor(calls: Sequence[_Call]) -> tuple[str, int] | None:
@@ -249,42 +253,49 @@ def _classified(call: _Call, own: Sequence[_Call], place: int, most: _Call, foll
     return _finding(_difference(call, most), call, most, votes)
 
 
-def _miscounted(
-    sisters: Sequence[int], after: Mapping[int, Mapping[str, Sequence[_Call]]], group: str, seq: int, known: set[int]
-) -> list[Finding]:
-    """Sisters that reached the next anchor with another number of calls in some kind of group."""
-    found: dict[int, Finding] = {}
-    kind_of_anchor = group.partition(":")[0].partition("?")[0]
-    reached = {r: c for r in sisters for c in after[r].get(kind_of_anchor, ()) if c.group == group and c.seq == seq + 1}
-    for kind in sorted({k for rank in reached for k in after[rank]} - {kind_of_anchor}):
-        counts = {rank: sum(c.order < reached[rank].order for c in after[rank].get(kind, ())) for rank in reached}
-        number, votes = Counter(counts.values()).most_common(1)[0]
-        if votes < MIN_SISTERS - 1 or votes * 2 <= len(counts):
+def _skipped(sisters: Sequence[int], after: Later, waits: Waits) -> list[Finding]:
+    """A sister awaited at the next call of a kind although it made a call that the others made only after that one."""
+    found = []
+    for node, late in sorted(waits.lagging.items(), key=str):
+        kind = _kind(node[0])
+        for rank in sorted(late & set(sisters)):
+            place = len(after[rank].get(kind, ()))  # the call it did not make is the next of its kind
+            others = [r for r in sisters if r != rank and len(after[r].get(kind, ())) > place]
+            for other_kind, own in sorted(after[rank].items()):
+                votes = [r for r in others if other_kind != kind and len(after[r].get(other_kind, ())) >= len(own)]
+                if len(votes) >= MIN_SISTERS - 1 and all(
+                    after[r][kind][place].order < after[r][other_kind][len(own) - 1].order for r in votes
+                ):
+                    found.append(_finding("skipped_call", own[-1], after[votes[0]][kind][place], len(votes)))
+                    break
+    return found
+
+
+def _added(sisters: Sequence[int], after: Later, waits: Waits) -> list[Finding]:
+    """A sister alone at a call, where the others, after the same calls of that kind, went on to another kind and made no more of this one."""
+    found = []
+    for rank in sorted(sisters):
+        waiting = waits.first.get(rank)
+        if waiting is None or waiting.is_p2p or waits.waiters()[waiting.node] != [rank]:
             continue
-        for rank, count in counts.items():
-            if count != number and rank not in known and rank not in found:
-                found[rank] = _count_finding(reached[rank], kind, count, number, votes)
-    return list(found.values())
+        own = next((c for c in after[rank].get(_kind(waiting.group_id), ()) if c.seq == waiting.seq and c.group == waiting.group_id), None)
+        if own is None:
+            continue
+        place = after[rank][own.kind].index(own)
+        votes = [r for r in sisters if r != rank and len(after[r].get(own.kind, ())) == place and _went_on(after[r], own.kind)]
+        if len(votes) >= MIN_SISTERS - 1 and not any(len(after[r].get(own.kind, ())) > place for r in sisters if r != rank):
+            found.append(_finding("extra_call", own, own, len(votes)))
+    return found
 
 
-def _count_finding(call: _Call, kind: str, count: int, number: int, votes: int) -> Finding:
-    sign = "skipped_call" if count < number else "extra_call"
-    says = f"rank {call.rank} reached {call.op} #{call.seq} on {call.group} after {count} calls in its {kind} group, where {votes} peers made {number}"
-    numbers = {
-        "awaited": {"group": call.group, "op": call.op, "seq": call.seq},
-        "calls": count,
-        "expected": number,
-        "peers": votes,
-    }
-    return Finding(
-        "mismatched_collective",
-        sign,
-        says,
-        ranks=(call.rank,),
-        groups=(call.group,),
-        numbers=numbers,
-        cites=(call.cite(),),
-    )
+def _went_on(later: Mapping[str, Sequence[_Call]], kind: str) -> bool:
+    """Whether the last call after the anchor is of another kind."""
+    last = max((c for calls in later.values() for c in calls), key=lambda c: c.order, default=None)
+    return last is not None and last.kind != kind
+
+
+def _kind(group: str) -> str:
+    return group.partition(":")[0].partition("?")[0]
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from rca.analyses._stack_views import WAITS_FOR_OTHERS, View, cite_view, in_loop, loop_of, main_views, movement, seen
+from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, loop_of, main_views, movement, seen
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -44,12 +44,13 @@ MAX_CITES = 6
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per kind of outlier."""
     views = main_views(case)
-    motion = movement(views)
+    loop = loop_of(case, views)
+    motion = movement(views, loop)
     if not views:
         raise NotEnoughEvidence("no stack dump has a rank: nothing says whose stacks they are")
     if motion.job_moves:
         return ()
-    last = _last_inside(views)
+    last = _last_inside(views, loop)
     failed = _failed(views)
     if len(last) + len(failed) < MIN_SEEN:
         raise NotEnoughEvidence(f"stacks of {len(last)} ranks only; at least {MIN_SEEN} are needed to tell an exception from the rule")
@@ -57,7 +58,6 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if len(waiting) < WAITING_SHARE * (len(last) + len(failed)):
         raise NotEnoughEvidence(f"only {len(waiting)} of {len(last) + len(failed)} ranks wait for others: their stacks show no common hang")
     outliers: dict[str, list[View]] = defaultdict(list)
-    loop = loop_of(views)
     for rank, view in last.items():
         if view.wait_kind not in WAITS_FOR_OTHERS and _stays(views[rank], view):
             sign = _sign(views[rank], view)
@@ -73,9 +73,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     return [_finding(sign, outliers[sign], waiting, patterns, workers) for sign in sorted(outliers)]
 
 
-def _last_inside(views: Mapping[int, Sequence[View]]) -> dict[int, View]:
+def _last_inside(views: Mapping[int, Sequence[View]], loop: Loop) -> dict[int, View]:
     """rank -> its last view inside the training loop (a rank that left the loop after a failed call still shows where it waited)."""
-    loop = loop_of(views)
     found = {}
     for rank, all_views in views.items():
         shown = seen(all_views)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.analyses._stack_views import main_views, movement
+from rca.analyses._stack_views import loop_of, main_views, movement
 from rca.analyses._waits import build_waits, cite_call
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -27,7 +27,8 @@ MAX_CITES = 6
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per stuck call; it accuses a group, no rank."""
     waits = build_waits(case)
-    motion = movement(main_views(case))
+    views = main_views(case)
+    motion = movement(views, loop_of(case, views))
     if motion.job_moves or not waits.first:
         return ()
     found = []

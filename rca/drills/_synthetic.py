@@ -62,9 +62,7 @@ def write(
     plans, truth, stuck = plan(job, faults)
     done = play(plans, stuck, blocking=job.backend == "gloo")
     if any(len(done[rank]) < plans[rank].limit for f in faults if f.kind in ("stop", "no_dump") for rank in f.ranks):
-        raise ValueError(
-            "a rank that was to stop already waits for another one: choose its call or the other fault anew"
-        )
+        raise ValueError("a rank that was to stop already waits for another one: choose its call or the other fault anew")
     out.mkdir(parents=True, exist_ok=True)
     for rank, mine in enumerate(plans):
         if rank in truth.without_dump:
@@ -143,9 +141,7 @@ def _pg_config(job: Job, groups: dict[str, Group], names: dict[str, str]) -> Dum
 def _pg_status(job: Job, recorder: Recorder, mine: Plan, calls: int, finished: int, ids: dict[str, int]) -> Dump:
     """Per group the last number enqueued, started, completed: of a transfer the p2p sequence; with gloo the op_id."""
     last: dict[str, list[int]] = {}
-    for place, (op, (collective, p2p, op_id)) in enumerate(
-        zip(mine.program.ops[:calls], mine.program.seq, strict=False)
-    ):
+    for place, (op, (collective, p2p, op_id)) in enumerate(zip(mine.program.ops[:calls], mine.program.seq, strict=False)):
         number = op_id if job.backend == "gloo" else p2p if op.transfers else collective
         numbers = last.setdefault(op.axis, [-1, -1, -1])
         numbers[0] = number

@@ -59,9 +59,7 @@ class Job:
     def coordinates(self, rank: int) -> tuple[int, int, int]:
         """(tp, dp, pp) coordinates of a global rank."""
         t, rest = rank % self.tp, rank // self.tp
-        return (
-            (t, rest % self.dp, rest // self.dp) if self.order == "tp-dp-pp" else (t, rest // self.pp, rest % self.pp)
-        )
+        return (t, rest % self.dp, rest // self.dp) if self.order == "tp-dp-pp" else (t, rest // self.pp, rest % self.pp)
 
 
 @dataclass(frozen=True)
@@ -132,12 +130,8 @@ class Program:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops = tuple(ops)
-        self.seq: list[
-            tuple[int, int, int]
-        ] = []  # per call: collective_seq_id, p2p_seq_id, op_id (of its last transfer)
-        self.meets: list[
-            tuple[tuple[Axis, int, int, int], ...]
-        ] = []  # per call: (axis, src, dst, number) of each meeting
+        self.seq: list[tuple[int, int, int]] = []  # per call: collective_seq_id, p2p_seq_id, op_id (of its last transfer)
+        self.meets: list[tuple[tuple[Axis, int, int, int], ...]] = []  # per call: (axis, src, dst, number) of each meeting
         last: dict[str, tuple[int, int, int]] = {}
         pairs: dict[tuple[str, int, int], int] = {}
         for op in self.ops:
