@@ -69,9 +69,7 @@ def measure(tool: str, dumps: Path, scratch: Path, truth: Mapping[str, Any]) -> 
     process.returncode = os.waitstatus_to_exitcode(status)
     text = out.read_text() + ("" if tool.startswith("rca") else (scratch / "err").read_text())
     ranks, group, answer = _judged(tool, text, truth)
-    return Measurement(
-        tool, usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss * 1024, process.returncode, ranks, group, answer
-    )
+    return Measurement(tool, usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss * 1024, process.returncode, ranks, group, answer)
 
 
 def _judged(tool: str, text: str, truth: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -65,9 +65,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="64 ranks only")
     parser.add_argument("--only", choices=NAMES, help="this case only")
-    parser.add_argument(
-        "--no-torchfrtrace", action="store_true", help="leave torchfrtrace out (minutes at 1,024 ranks)"
-    )
+    parser.add_argument("--no-torchfrtrace", action="store_true", help="leave torchfrtrace out (minutes at 1,024 ranks)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each program; the one of median CPU time counts")
     parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md from the last results")
     return parser.parse_args(argv)
@@ -103,9 +101,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     right = range(2, 5)
     return [
-        "  ".join(
-            cell.rjust(w) if n in right else cell.ljust(w) for n, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        "  ".join(cell.rjust(w) if n in right else cell.ljust(w) for n, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
         for row in rows
     ]
 
@@ -147,9 +143,7 @@ def _page(results: dict[str, Any]) -> str:
 
     machine = results["machine"]
     versions = ", ".join(f"{name} {told}" for name, told in machine["versions"].items() if told)
-    told = (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB; Python {machine['python']}, {versions}"
-    )
+    told = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB; Python {machine['python']}, {versions}"
     lines = [INTRODUCTION.format(machine=told)]
     for name in [name for name in NAMES if name in results["cases"]]:
         case = results["cases"][name]

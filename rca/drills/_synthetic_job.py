@@ -136,10 +136,7 @@ class Program:
         pairs: dict[tuple[str, int, int], int] = {}
         for op in self.ops:
             collective, p2p, op_id = last.get(op.axis, (0, 0, 0))
-            if op.transfers:
-                numbers = (collective, p2p + 1, op_id + len(op.transfers))
-            else:
-                numbers = (collective + 1, p2p, op_id + 1)
+            numbers = (collective, p2p + 1, op_id + len(op.transfers)) if op.transfers else (collective + 1, p2p, op_id + 1)
             last[op.axis] = numbers
             self.seq.append(numbers)
             self.meets.append(tuple(_meetings(op, numbers[0], pairs)))
