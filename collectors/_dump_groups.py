@@ -7,7 +7,7 @@ gloo) calls of any kind; that is said in `group_status.counts` and never guessed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,21 +37,17 @@ class Group:
 class Groups:
     """All groups of a dump, by (name, description)."""
 
-    def __init__(self, document: dict[str, Any], entries: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, document: dict[str, Any], values: Mapping[str, Sequence[Any]]) -> None:
         self._listed = self._from_config(document.get("pg_config"))
-        self._status = document.get("pg_status") if isinstance(document.get("pg_status"), dict) else {}
-        self._used: dict[tuple[str, str], Group] = {}
-        self._pg_names: dict[str, tuple[str, str]] = {}  # process-local number -> (name, description)
-        self._last: dict[tuple[str, str], dict[str, Any]] = {}  # last call of each group
-        self._sends: set[tuple[str, str]] = set()
-        for entry in entries:
-            key = self.key(entry.get("process_group"))
-            self._last[key] = entry
-            if entry.get("is_p2p"):
-                self._sends.add(key)
-        for key, entry in self._last.items():
-            self._used[key] = self._resolve(key)
-            self._pg_names[plain_text(entry.get("pg_id"))] = key
+        status = document.get("pg_status")
+        self._status: dict[Any, Any] = status if isinstance(status, dict) else {}
+        keys = values.get("process_group", ())
+        self._last = dict(zip(keys, range(len(keys)), strict=True))  # (name, description) -> place of its last call
+        self._used = {key: self._resolve(key) for key in self._last}
+        numbers = map(plain_text, map(values["pg_id"].__getitem__, self._last.values())) if keys else ()
+        self._pg_names = dict(zip(numbers, self._last, strict=True))  # process-local number -> (name, description)
+        self._sends = {key for key, is_p2p in set(zip(keys, values.get("is_p2p", ()), strict=True)) if is_p2p}
+        self._values = values
 
     @staticmethod
     def _from_config(config: Any) -> dict[str, Group]:
@@ -65,13 +61,6 @@ class Groups:
             found[name] = Group(name, desc, group_kind(desc), parse_ranks(value.get("ranks")))
         return found
 
-    @staticmethod
-    def key(value: Any) -> tuple[str, str]:
-        """(name, description) of an entry's `process_group`: a pair, or in old recorders a name alone."""
-        if isinstance(value, list | tuple):
-            return (plain_text(value[0]) if value else "", plain_text(value[1]) if len(value) > 1 else "")
-        return (plain_text(value), "")
-
     def _resolve(self, key: tuple[str, str]) -> Group:
         listed = self._listed.get(key[0])
         if listed is None:
@@ -80,9 +69,8 @@ class Groups:
             return Group(key[0], key[1], group_kind(key[1]), ())
         return listed
 
-    def of(self, value: Any) -> Group:
-        """The group of an entry's `process_group`."""
-        key = self.key(value)
+    def of(self, key: tuple[str, str]) -> Group:
+        """The group of a call's (name, description)."""
         if key not in self._used:
             self._used[key] = self._resolve(key)
         return self._used[key]
@@ -172,12 +160,9 @@ class Groups:
         if key is None:
             return "unknown"
         last = self._last[key]
-        sequence = last.get("collective_seq_id")
-        if (
-            key not in self._sends
-            and sequence == _number(status.get("last_enqueued_collective"))
-            and last.get("op_id", sequence) == sequence
-        ):
+        sequence, op_id = self._values["collective_seq_id"][last], self._values["op_id"][last]
+        plain = key not in self._sends and (op_id is None or op_id == sequence)
+        if plain and sequence == _number(status.get("last_enqueued_collective")):
             return "collectives"
         return "calls"
 

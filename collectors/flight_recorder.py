@@ -15,7 +15,8 @@ from typing import Any
 
 import polars as pl
 
-from collectors._dump_columns import columns, rank_of_content
+from collectors._dump_columns import columns, rank_of_content, stacks
+from collectors._dump_fields import fields
 from collectors._dump_groups import Groups
 from collectors._groups import plain_text
 from collectors._unpickle import MAX_FILE_BYTES, PickleRefused, cut_header, load, salvage
@@ -140,7 +141,7 @@ def _good_bytes(source: Source) -> bytes:
                 size += len(part)
     except (EOFError, OSError, zlib.error, ValueError):
         pass
-    except Exception as error:  # noqa: BLE001 - zstandard has its own error type
+    except Exception as error:
         if type(error).__module__.split(".")[0] != "zstd" and "zstd" not in type(error).__module__:
             raise
     if size > MAX_FILE_BYTES:
@@ -162,14 +163,16 @@ def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn:
     good = entries if all(map(dict.__instancecheck__, entries)) else [e for e in entries if isinstance(e, dict)]  # type: ignore[arg-type]
     if len(good) < len(entries):
         yield Skip(None, f"{len(entries) - len(good)} of {len(entries)} entries are no calls")
-    groups = Groups(document, good)
-    rank, doubt = rank_of_content(source, groups, good)
+    values, skipped = fields(good) if good else ({}, [])
+    yield from skipped
+    groups = Groups(document, values)
+    rank, doubt = rank_of_content(source, groups, values)
     if doubt:
         yield Skip(None, doubt)
     rows: pl.DataFrame | None = None
     if good:
-        rows, frames, skipped = columns(good, groups, rank, TABLES["collectives"])
-        yield from skipped
+        stack_ids, frames = stacks(good)
+        rows = columns(values, groups, rank, stack_ids, TABLES["collectives"])
         yield TABLES["stack_frames"], TABLES["stack_frames"].rows(frames)
         yield TABLES["collectives"], rows
     yield TABLES["groups"], TABLES["groups"].rows(groups.rows())

@@ -11,11 +11,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import polars as pl
 
@@ -25,6 +25,7 @@ from rca.reading import Parts, Progress, Reading, collectors, read_source, readi
 from rca.sources import Inventory
 from rca.tables import TABLES
 from rca.topology import Hint
+from rca.types import Tables
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,27 +34,44 @@ __all__ = ["Case", "MemoryCase", "build", "frames_of", "is_current"]
 
 SCHEMA_VERSION = hashlib.sha256("".join(table.ddl for table in TABLES.values()).encode()).hexdigest()[:16]  # another one: built again
 CHUNK_ROWS = 500_000  # rows handed to an analysis at a time
-_KEPT = "_stale"
+UNFILTERED = frozenset({"evidence", "readings", "cites"})  # tables that show stale evidence too
+T = TypeVar("T")
 
 
-@dataclass
-class MemoryCase:
+class Derived:
+    """Remembers what was derived from a case, by the function that derives it. A case never changes, so nothing is ever forgotten."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}
+
+    def derive(self, function: Callable[[Tables], T]) -> T:
+        """`function(self)`, made once."""
+        if function not in self._made:
+            self._made[function] = function(cast("Tables", self))
+        return cast("T", self._made[function])
+
+
+class MemoryCase(Derived):
     """Tables as frames in memory: what the triage and the tests analyse."""
 
-    frames: dict[str, pl.DataFrame]
+    def __init__(self, frames: Mapping[str, pl.DataFrame]) -> None:
+        super().__init__()
+        self.frames = frames
 
-    def table(self, name: str) -> pl.LazyFrame:
+    def table(self, name: str, *, where: str | None = None) -> pl.LazyFrame:
         """A declared table; empty when nothing was read for it."""
-        return self.frames.get(name, TABLES[name].frame()).lazy()
+        frame = self.frames.get(name, TABLES[name].frame()).lazy()
+        return frame if where is None else frame.filter(pl.col(where))
 
 
-@dataclass
-class Case:
+class Case(Derived):
     """An opened case file. `table` gives LazyFrames without stale evidence; nothing is ever written through it."""
 
-    path: Path
-    _connection: duckdb.DuckDBPyConnection = field(repr=False)
-    _stale: frozenset[str] = frozenset()
+    def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection, *, has_stale: bool) -> None:
+        super().__init__()
+        self.path = path
+        self._connection = connection
+        self._has_stale = has_stale
 
     @classmethod
     def open(cls, path: Path) -> Case:
@@ -63,12 +81,12 @@ class Case:
         try:
             connection = duckdb.connect(str(path), read_only=True)
             connection.execute("SET TimeZone='UTC'")
-            stale = connection.execute("SELECT evidence_id FROM evidence WHERE is_stale").fetchall()
+            (has_stale,) = connection.execute("SELECT coalesce(bool_or(is_stale), false) FROM evidence").fetchall()[0]
         except duckdb.Error as error:
             raise CaseError(
                 f"{path}: no case file that this version can open ({str(error).splitlines()[0]}). Delete it and build again."
             ) from None
-        return cls(path, connection, frozenset(row[0] for row in stale))
+        return cls(path, connection, has_stale=bool(has_stale))
 
     def close(self) -> None:
         """Let go of the file."""
@@ -78,39 +96,34 @@ class Case:
         """What the case was built from and with."""
         return dict(self._connection.execute("SELECT key, value FROM meta").fetchall())
 
-    def table(self, name: str, *, with_stale: bool = False) -> pl.LazyFrame:
-        """A declared table as a LazyFrame; only the columns asked for are read, in bounded chunks."""
+    def table(self, name: str, *, where: str | None = None, with_stale: bool = False) -> pl.LazyFrame:
+        """A declared table as a LazyFrame; only the columns (and with `where` the rows) asked for are read, in bounded chunks."""
         from polars.io.plugins import register_io_source
 
         schema = TABLES[name].schema
-        where = ""
-        if self._stale and not with_stale and "evidence_id" in schema and name not in ("evidence", "readings", "cites"):
-            where = " WHERE evidence_id NOT IN (SELECT evidence_id FROM evidence WHERE is_stale)"
+        conditions = [f'"{where}"'] if where else []
+        if self._has_stale and not with_stale and "evidence_id" in schema and name not in UNFILTERED:
+            conditions.append("evidence_id NOT IN (SELECT evidence_id FROM evidence WHERE is_stale)")
 
-        def chunks(
-            with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _batch: int | None
-        ) -> Iterator[pl.DataFrame]:
-            names = with_columns or schema.names()
-            listed = ", ".join(f'"{column}"' for column in names)
-            for frame in self._chunks(name, listed, where):
-                cast = frame.cast({column: schema[column] for column in names}) if frame.width else frame  # type: ignore[arg-type]
-                yield cast.filter(predicate) if predicate is not None else cast
+        def chunks(columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _batch: int | None) -> Iterator[pl.DataFrame]:
+            names = columns or schema.names()
+            for frame in self._chunks(name, names, conditions):
+                typed = frame.cast({column: schema[column] for column in names})  # type: ignore[arg-type]
+                yield typed.filter(predicate) if predicate is not None else typed
                 if n_rows is not None and (n_rows := n_rows - frame.height) <= 0:
                     return
 
         return register_io_source(chunks, schema=schema)
 
-    def _chunks(self, name: str, columns: str, where: str) -> Iterator[pl.DataFrame]:
+    def _chunks(self, name: str, columns: Sequence[str], conditions: Sequence[str]) -> Iterator[pl.DataFrame]:
         cursor = self._connection.cursor()  # one query at a time each: an analysis may read two tables at once
         cursor.execute("SET TimeZone='UTC'")
-        row = cursor.execute(f'SELECT count(*) FROM "{name}"').fetchall()[0]
-        height = int(row[0])
+        height = int(cursor.execute(f'SELECT count(*) FROM "{name}"').fetchall()[0][0])
+        listed = ", ".join(f'"{column}"' for column in columns)
         for start in range(0, max(height, 1), CHUNK_ROWS):
-            window = f"rowid >= {start} AND rowid < {start + CHUNK_ROWS}" if height > CHUNK_ROWS else ""
-            condition = " AND ".join(part for part in (where.removeprefix(" WHERE "), window) if part)
-            order = " ORDER BY rowid"
-            query = f'SELECT {columns} FROM "{name}"{" WHERE " + condition if condition else ""}{order}'
-            yield pl.DataFrame(cursor.sql(query))
+            window = [f"rowid >= {start} AND rowid < {start + CHUNK_ROWS}"] if height > CHUNK_ROWS else []
+            where = " AND ".join([*conditions, *window])
+            yield pl.DataFrame(cursor.sql(f'SELECT {listed} FROM "{name}"{" WHERE " + where if where else ""} ORDER BY rowid'))
 
 
 @contextmanager
@@ -164,7 +177,7 @@ def read_all(inventory: Inventory, parts: Parts, progress: Progress | None = Non
 
 def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
     """The small tables with identities joined: evidence with staleness, stacks with ranks, groups with all their members."""
-    frames = {name: parts.small(name) for name in TABLES if name != Parts.SPILLED}
+    frames = {name: parts.table(name) for name in TABLES if name != Parts.SPILLED}
     hints = {
         r.source.evidence_id: Hint(r.source.rank_said, r.source.rank_hint, r.source.sample_hint, r.source.path, r.source.modified_at)
         for r in reversed(readings)
@@ -205,7 +218,7 @@ def _evidence(readings: Sequence[Reading], frames: dict[str, pl.DataFrame], stal
 
 def frames_of(parts: Parts, linked: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """All tables in memory, stale evidence left out: for the triage and for inputs small enough."""
-    frames = {**linked, Parts.SPILLED: parts.small(Parts.SPILLED)}
+    frames = {**linked, Parts.SPILLED: parts.table(Parts.SPILLED)}
     stale = frames["evidence"].filter("is_stale")["evidence_id"]
     if stale.len():
         for name, frame in frames.items():
@@ -223,7 +236,7 @@ def build(inventory: Inventory, target: Path, progress: Progress | None = None, 
             read = read_all(inventory, Parts(folder / "parts"), progress)
             draft = folder / "case.duckdb"
             with duckdb.connect(
-                str(draft), config={"memory_limit": "400MB", "threads": 2, "temp_directory": str(folder / "spill")}
+                str(draft), config={"memory_limit": "256MB", "threads": 2, "temp_directory": str(folder / "spill")}
             ) as connection:
                 _fill(connection, read, folder)
             if judge is not None:

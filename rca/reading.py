@@ -54,40 +54,51 @@ class Parts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._waiting: dict[str, list[pl.DataFrame]] = {}
+        self._ids: dict[str, list[str]] = {}  # evidence_id of each waiting frame; "" = its rows carry their own
         self._num_waiting = 0
         self.files: list[Path] = []
 
-    def add(self, table: str, frame: pl.DataFrame) -> None:
-        """Take rows of a table."""
+    def add(self, table: str, frame: pl.DataFrame, evidence_id: str = "") -> None:
+        """Take the rows of a table that one file gave."""
         if not frame.height:
             return
         self._waiting.setdefault(table, []).append(frame)
+        self._ids.setdefault(table, []).append(evidence_id)
         if table == self.SPILLED:
             self._num_waiting += frame.height
             if self._num_waiting >= BATCH_ROWS:
                 self.flush()
 
-    def hold(self, table: str, frame: pl.DataFrame) -> None:
-        """Take rows and keep them in memory, however many."""
-        if frame.height:
-            self._waiting.setdefault(table, []).append(frame)
-
     def flush(self) -> None:
         """Write the waiting calls as one more part."""
-        frames = self._waiting.pop(self.SPILLED, [])
+        frame = self._take(self.SPILLED)
         self._num_waiting = 0
-        if frames:
+        self._waiting.pop(self.SPILLED, None)
+        self._ids.pop(self.SPILLED, None)
+        if frame.height:
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / f"{self.SPILLED}-{len(self.files):05d}.parquet"
-            pl.concat(frames).write_parquet(path, compression="lz4", statistics=False)
+            frame.write_parquet(path, compression="lz4", statistics=False)
             self.files.append(path)
 
-    def small(self, table: str) -> pl.DataFrame:
+    def table(self, table: str) -> pl.DataFrame:
         """All rows of a table, parts on disk included."""
-        frames = list(self._waiting.get(table, []))
-        if table == self.SPILLED:
-            frames = [*(pl.read_parquet(path) for path in self.files), *frames]
-        return pl.concat(frames) if frames else TABLES[table].frame()
+        frame = self._take(table)
+        if table == self.SPILLED and self.files:
+            return pl.concat([*map(pl.read_parquet, self.files), frame])
+        return frame
+
+    def _take(self, table: str) -> pl.DataFrame:
+        """The waiting rows with the columns that only the reader of the file knows, filled in for all files at once."""
+        frames = self._waiting.get(table, [])
+        if not frames:
+            return TABLES[table].frame()
+        ids = pl.Series("evidence_id", self._ids[table]).to_frame().with_columns(pl.Series("n", [f.height for f in frames]))
+        per_row = ids.select(pl.col("evidence_id").repeat_by("n").explode())["evidence_id"]
+        stamps = [pl.when(per_row != "").then(per_row).otherwise(pl.col("evidence_id")).alias("evidence_id")]
+        if "attempt" in TABLES[table].schema:
+            stamps += [pl.col("job_id").fill_null("job-0"), pl.col("attempt").fill_null(0)]
+        return pl.concat(frames).with_columns(stamps)
 
 
 def collectors() -> dict[str, Collector]:
@@ -144,21 +155,13 @@ def _read_with(name: str, collector: Collector, source: Source, parts: Parts, re
                 continue
             table, frame = item
             reading.num_rows += frame.height
-            parts.add(table.name, _stamped(table.name, frame, source))
+            parts.add(table.name, frame, source.evidence_id)
     except EvidenceError as error:
         reading.problem = error.why
         reading.skip(Skip(error.record, error.why))
     except Exception as error:  # noqa: BLE001 - runner site: recorded, and the other files are still read
         reading.problem = f"the {name} reader failed: {type(error).__name__}: {str(error)[:200]}"
         reading.skip(Skip(None, reading.problem))
-
-
-def _stamped(table: str, frame: pl.DataFrame, source: Source) -> pl.DataFrame:
-    """Rows with the columns that only the reader of the file knows."""
-    stamps = [pl.lit(source.evidence_id).alias("evidence_id")]
-    if "attempt" in TABLES[table].schema:
-        stamps += [pl.col("job_id").fill_null("job-0"), pl.col("attempt").fill_null(0)]
-    return frame.with_columns(stamps).select(TABLES[table].schema.names())
 
 
 def _guess(head: bytes) -> str:

@@ -97,11 +97,11 @@ class Table:
         for column in self.columns:
             value = data.get(column.name)
             if isinstance(value, pl.Series):
-                series.append(value.cast(column.dtype).alias(column.name))
+                series.append((value if value.dtype == column.dtype else value.cast(column.dtype)).alias(column.name))
             elif isinstance(value, list | tuple):
                 series.append(pl.Series(column.name, value, dtype=column.dtype))
             else:
-                series.append(pl.Series(column.name, [value], dtype=column.dtype).new_from_index(0, height))
+                series.append(pl.Series(column.name, [value] * height, dtype=column.dtype))
         return pl.DataFrame(series)
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
@@ -236,6 +236,7 @@ _ALL: Final = (
         Column("timeout_s", FLOAT, "time-out of the call, s"),
         Column("thread_id", TEXT, "pthread id of the calling thread"),
         Column("stack_id", TEXT, "stack at the moment of enqueueing (stack_frames)"),
+        Column("is_tail", BOOL, "not seen to end, or one of the rank's last calls in the group: all that most questions need"),
     ),
     _table(
         "group_status",

@@ -75,19 +75,19 @@ def _triage(inventory: Inventory, dumps: Mapping[str, Source], spool: Path) -> J
     heads, rest, bodies = Parts(spool / "headers"), Parts(spool / "rest"), Parts(spool / "bodies")
     readings = [read_source(s, recorder, heads, read=lambda c, s: c.read_header(s) or ()) for s in dumps.values()]  # type: ignore[attr-defined]
     readings += [read_source(s, known, rest) for s in inventory.sources if s.path not in dumps]
-    headers = heads.small("dumps").select("rank", "evidence_id").drop_nulls().unique("rank", keep="none")
+    headers = heads.table("dumps").select("rank", "evidence_id").drop_nulls().unique("rank", keep="none")
     by_rank = {rank: dumps[evidence_id.removeprefix("header:")] for rank, evidence_id in headers.iter_rows()}
     if len(by_rank) < len(dumps):
         return None  # a header that cannot be read by itself, or a rank with two dumps: the full read sorts it out
-    wanted = _first_choice(heads.small("group_status"))
+    wanted = _first_choice(heads.table("group_status"))
     read: set[int] = set()
     while wanted and len(read) + len(wanted) <= MAX_BODIES:
         for rank in wanted:
             read_source(by_rank[rank], recorder, bodies)
         read |= set(wanted)
         case = _case(heads, rest, bodies, readings)
-        waits = build_waits(case)
-        wanted = sorted(rank for rank in waits.demanded() if rank in waits.dumped - waits.read and rank in by_rank)
+        waits = case.derive(build_waits)
+        wanted = sorted(rank for rank in waits.awaited if rank in waits.dumped - waits.read and rank in by_rank)
         if not wanted:
             judgement = judge(case)
             return judgement if judgement.verdict.ranks else None
@@ -96,14 +96,14 @@ def _triage(inventory: Inventory, dumps: Mapping[str, Source], spool: Path) -> J
 
 def _case(heads: Parts, rest: Parts, bodies: Parts, readings: Sequence[Reading]) -> MemoryCase:
     """What was read so far: of a dump read in full its own rows count, of the others the header's."""
-    full = bodies.small("dumps")["evidence_id"]
+    full = bodies.table("dumps")["evidence_id"]
     joined = Parts(Path())
     for table in TABLES:
-        header = heads.small(table)
+        header = heads.table(table)
         if "evidence_id" in header.columns and full.len():
             header = header.filter(~pl.col("evidence_id").is_in(full.implode()))
-        for frame in (header, rest.small(table), bodies.small(table)):
-            joined.hold(table, frame)
+        for frame in (header, rest.table(table), bodies.table(table)):
+            joined.add(table, frame)
     return MemoryCase(frames_of(joined, link(joined, readings)))
 
 

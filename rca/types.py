@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     import polars as pl
@@ -42,6 +42,7 @@ _RANK_SAID = re.compile(r"(?:^|[^a-z])rank[_\-=.]?(\d{1,7})(?!\d)", re.I)
 _RANK_LAST = re.compile(r"(?:^|[_\-.])r?(\d{1,7})$")  # a number of its own at the end; digits glued to letters are a serial number
 _SAMPLE = re.compile(r"^(?:round|sample|iter|poll|snap|dump)[_\-]?(\d{1,6})$", re.I)
 Compression = Literal["none", "gzip", "zstd"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,13 @@ class Sign:
 class Tables(Protocol):
     """What an analysis sees of a case: declared tables as LazyFrames, stale evidence already left out."""
 
-    def table(self, name: str) -> pl.LazyFrame: ...
+    def table(self, name: str, *, where: str | None = None) -> pl.LazyFrame:
+        """A table; with `where`, the name of a boolean column, only the rows for which it is true (the others are not even read)."""
+        ...
+
+    def derive(self, function: Callable[[Tables], T]) -> T:
+        """What `function` makes of this case; made once, however many questions need it."""
+        ...
 
 
 class Collector(Protocol):

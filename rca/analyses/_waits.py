@@ -7,7 +7,7 @@ never by `record_id` or `pg_id`. A rank without an unfinished call waits for nob
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,39 +45,42 @@ class Call:
 
 @dataclass
 class Waits:
-    """The wait graph of a job."""
+    """The wait graph of a job. A node is a call; ranks wait at nodes, and nodes wait for the members that have not arrived."""
 
     members: dict[str, frozenset[int]]
     dumped: frozenset[int]  # ranks with a dump
     read: frozenset[int]  # ranks whose calls were read (not only the header)
     first: dict[int, Call]  # rank -> its first unfinished call
-    lagging: dict[Node, frozenset[int]]  # call somebody waits at -> members that have not arrived
-    finished: dict[Node, frozenset[int]]  # call somebody waits at -> members that have finished it
     enqueued: dict[tuple[int, str], int]  # (rank, group) -> last collective enqueued
-    backends: dict[int, str]
     last: dict[int, Call]  # rank -> its last recorded call
     hidden_p2p: bool  # the backend leaves no trace of send and recv (gloo)
-    open_groups: frozenset[str] = field(default_factory=frozenset)  # groups that may have members nobody has seen
+    open_groups: frozenset[str]  # groups that may have members nobody has seen
+    waiters: dict[Node, list[int]] = field(default_factory=dict)  # call -> ranks whose first unfinished call it is
+    lagging: dict[Node, frozenset[int]] = field(default_factory=dict)  # call somebody waits at -> members that have not arrived
+    finished: dict[Node, frozenset[int]] = field(default_factory=dict)  # call somebody waits at -> members that have finished it
+    awaited: dict[int, list[Node]] = field(default_factory=dict)  # rank -> calls that others wait for it at
 
-    def waiters(self) -> dict[Node, list[int]]:
-        """call -> ranks whose first unfinished call it is."""
-        found: dict[Node, list[int]] = defaultdict(list)
-        for rank, call in sorted(self.first.items()):
-            found[call.node].append(rank)
-        return found
-
-    def demanded(self) -> dict[int, set[int]]:
-        """rank -> ranks that wait for it directly."""
-        found: dict[int, set[int]] = defaultdict(set)
-        for node, ranks in self.waiters().items():
-            for late in self.lagging.get(node, frozenset()):
-                found[late] |= set(ranks) - {late}
-        return {rank: who for rank, who in found.items() if who}
+    def waiting_for(self, rank: int) -> set[int]:
+        """Ranks that wait for this one directly."""
+        return {other for node in self.awaited.get(rank, ()) for other in self.waiters[node]} - {rank}
 
     def ways_out(self, rank: int) -> frozenset[int]:
         """Ranks that this rank waits for."""
         call = self.first.get(rank)
         return self.lagging.get(call.node, frozenset()) - {rank} if call else frozenset()
+
+    def behind(self, roots: Iterable[int]) -> set[int]:
+        """All ranks that wait for the roots, directly or through others; the roots themselves left out."""
+        start = set(roots)
+        found, todo, visited = set(start), list(start), set()
+        while todo:
+            for node in self.awaited.get(todo.pop(), ()):
+                if node not in visited:
+                    visited.add(node)
+                    new = [rank for rank in self.waiters[node] if rank not in found]
+                    found.update(new)
+                    todo += new
+        return found - start
 
     def group(self, group_id: str) -> str:
         """A group for people: its kind and its members."""
@@ -98,16 +101,6 @@ class Waits:
         call = self.last.get(rank)
         return self.members.get(call.group_id, frozenset()) - self.dumped - {rank} if call else frozenset()
 
-    def behind(self, root: int) -> set[int]:
-        """All ranks that wait for `root`, directly or through others."""
-        demanded, found, todo = self.demanded(), {root}, [root]
-        while todo:
-            for rank in demanded.get(todo.pop(), ()):
-                if rank not in found:
-                    found.add(rank)
-                    todo.append(rank)
-        return found - {root}
-
 
 def is_done() -> pl.Expr:
     """Whether a call has ended well. With gloo `retired` is the only sign; an aborted NCCL call looks completed, but only after its time-out."""
@@ -118,38 +111,37 @@ def is_done() -> pl.Expr:
 
 
 def build_waits(case: Tables) -> Waits:
-    """The wait graph.
+    """The wait graph. Use it as `case.derive(build_waits)`.
 
     1. Unfinished calls; within one group (and one direction of point to point) an earlier call is finished when a later one is.
     2. How far every rank got in every group: its calls, and the header's status where that is known to count collectives.
     3. A call that ended on one rank although another member never made it has failed there: that rank still waits.
     4. For every call somebody waits at: who has not made it, or is held by an earlier call of its own.
     """
-    calls = case.table("collectives").filter(pl.col("rank").is_not_null())
-    pending = _pending(calls)
+    calls = case.table("collectives", where="is_tail").filter(pl.col("rank").is_not_null()).select(*_KEPT, *_ENDS)
+    calls = calls.with_columns(is_done().fill_null(value=False).alias("done")).drop(_ENDS).collect().lazy()
     progress = _progress(calls)
     members, inferred = _members(case)
     dumps = case.table("dumps").filter(pl.col("rank").is_not_null()).collect()
     dumped = frozenset(dumps["rank"].to_list())
     read = frozenset(dumps.filter(pl.col("num_entries").is_not_null())["rank"].to_list())
     complete = frozenset(dumps.filter((pl.col("first_record_id") == 0) & ~pl.col("has_only_active"))["rank"].to_list())
-    enqueued, finished = _reach(case, progress, dumped, complete, members)
-    last = {r["rank"]: _call(r) for r in progress["last"].iter_rows(named=True)}
-    first: dict[int, Call] = {}
-    for row in pending.iter_rows(named=True):
-        first.setdefault(row["rank"], _call(row))
+    enqueued, finished = _reach(case, progress, complete, members)
+    first = {row["rank"]: _call(row) for row in _first_pending(calls).iter_rows(named=True)}
     _add_failed(first, progress["ends"], enqueued, members, dumped)
-    backends = {r["rank"]: r["backend"] or "" for r in dumps.iter_rows(named=True)}
-    hidden = any(b == "gloo" for b in backends.values()) and not progress["has_p2p"]
-    waits = Waits(members, dumped, read, first, {}, {}, enqueued, backends, last, hidden, inferred)
+    last = {row["rank"]: _call(row) for row in progress["last"].iter_rows(named=True)}
+    hidden = "gloo" in dumps["backend"].to_list() and not progress["has_p2p"]
+    waits = Waits(members, dumped, read, first, enqueued, last, hidden, inferred)
     pairs = _pairs(calls) if progress["has_p2p"] else {}
-    for node, waiting in waits.waiters().items():
+    for rank, call in sorted(first.items()):
+        waits.waiters.setdefault(call.node, []).append(rank)
+    for node, waiting in waits.waiters.items():
         call = first[waiting[0]]
-        if call.is_p2p:
-            late, done = _late_pair(waits, call, pairs)
-        else:
-            late, done = _late_members(waits, call, finished)
+        late, done = _late_pair(waits, call, pairs) if call.is_p2p else _late_members(waits, call, finished)
         waits.lagging[node], waits.finished[node] = late, done
+        for rank in sorted(late):
+            if set(waiting) - {rank}:
+                waits.awaited.setdefault(rank, []).append(node)
     return waits
 
 
@@ -167,6 +159,7 @@ _KEPT = (
     "record",
     "record_id",
 )
+_ENDS = ("state", "is_retired", "backend", "created_at", "completed_at", "timeout_s")  # what tells whether a call has ended
 
 
 def _call(row: Mapping[str, Any]) -> Call:
@@ -176,16 +169,17 @@ def _call(row: Mapping[str, Any]) -> Call:
     )  # fmt: skip
 
 
-def _pending(calls: pl.LazyFrame) -> pl.DataFrame:
-    """Unfinished calls by rank in the order of recording, without those that a later finished call of their own stream has overtaken."""
+def _first_pending(calls: pl.LazyFrame) -> pl.DataFrame:
+    """Each rank's first unfinished call, without those that a later finished call of their own stream has overtaken.
+
+    Batched point-to-point calls are recorded one by one but never seen to end (pytorch#137969): the joint call tells for them.
+    """
     lane = ["rank", "group_id", "src", "dst"]
-    kept = calls.with_columns(is_done().fill_null(value=False).alias("done"), (pl.col("op") == "coalesced").alias("joint")).select(
-        *_KEPT, "done", "joint"
-    )
-    overtaken = kept.filter("done").group_by(lane).agg(pl.col("record_id").max().alias("overtaken"))
-    joint = kept.filter(pl.col("done") & pl.col("joint")).group_by("rank", "group_id").agg(pl.col("record_id").max().alias("joint_done"))
+    overtaken = calls.filter("done").group_by(lane).agg(pl.col("record_id").max().alias("overtaken"))
+    joint_done = calls.filter(pl.col("done") & (pl.col("op") == "coalesced"))
+    joint = joint_done.group_by("rank", "group_id").agg(pl.col("record_id").max().alias("joint_done"))
     return (
-        kept.filter(~pl.col("done"))
+        calls.filter(~pl.col("done"))
         .join(overtaken, on=lane, how="left", nulls_equal=True)
         .join(joint, on=["rank", "group_id"], how="left", nulls_equal=True)
         .filter(
@@ -193,27 +187,25 @@ def _pending(calls: pl.LazyFrame) -> pl.DataFrame:
             & ~(pl.col("is_p2p") & (pl.col("record_id") < pl.col("joint_done"))).fill_null(value=False)
         )
         .sort("rank", "record_id")
+        .group_by("rank", maintain_order=True)
+        .first()
         .collect()
     )
 
 
 def _progress(calls: pl.LazyFrame) -> dict[str, Any]:
     """Per rank and group: last collective made, last finished, first unfinished; the last call of each rank; whether p2p is recorded."""
-    kept = calls.with_columns(is_done().fill_null(value=False).alias("done")).select(*_KEPT, "done")
-    collectives = kept.filter(~pl.col("is_p2p").fill_null(value=False) & pl.col("collective_seq_id").is_not_null())
-    by_group = (
-        collectives.group_by("rank", "group_id")
-        .agg(
-            pl.col("collective_seq_id").max().alias("made"),
-            pl.col("collective_seq_id").filter("done").max().alias("done"),
-            pl.col("collective_seq_id").filter(~pl.col("done")).min().alias("open"),
-        )
-        .collect()
+    collectives = calls.filter(~pl.col("is_p2p").fill_null(value=False) & pl.col("collective_seq_id").is_not_null())
+    by_group = collectives.group_by("rank", "group_id").agg(
+        pl.col("collective_seq_id").max().alias("made"),
+        pl.col("collective_seq_id").filter("done").max().alias("done"),
+        pl.col("collective_seq_id").filter(~pl.col("done")).min().alias("open"),
     )
-    ends = collectives.sort("rank", "group_id", "record_id").group_by("rank", "group_id").last().filter("done").collect()
-    last = kept.sort("rank", "record_id").group_by("rank").last().collect()
-    has_p2p = bool(kept.filter(pl.col("is_p2p")).select(pl.len()).collect().item())
-    return {"by_group": by_group, "ends": ends, "last": last, "has_p2p": has_p2p}
+    ends = collectives.filter(pl.col("done") & (pl.col("record_id") == pl.col("record_id").max().over("rank", "group_id")))
+    last = calls.filter(pl.col("record_id") == pl.col("record_id").max().over("rank"))
+    has_p2p = calls.select(pl.col("is_p2p").any())
+    groups, ended, final, p2p = pl.collect_all([by_group, ends, last, has_p2p])
+    return {"by_group": groups, "ends": ended, "last": final, "has_p2p": bool(p2p.item())}
 
 
 def _members(case: Tables) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
@@ -231,7 +223,6 @@ def _members(case: Tables) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
 def _reach(
     case: Tables,
     progress: dict[str, Any],
-    dumped: frozenset[int],
     complete: frozenset[int],
     members: Mapping[str, frozenset[int]],
 ) -> tuple[dict[tuple[int, str], int], dict[tuple[int, str], int]]:
@@ -311,7 +302,6 @@ def _pairs(calls: pl.LazyFrame) -> Pairs:
     """(rank, group, src, dst) -> calls made, finished, last number, last finished number."""
     rows = (
         calls.filter(pl.col("is_p2p"))
-        .with_columns(is_done().fill_null(value=False).alias("done"))
         .group_by("rank", "group_id", "src", "dst")
         .agg(
             pl.len().alias("made"),

@@ -62,12 +62,12 @@ class _Roots:
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """Findings: the silent ranks, or a tie, or a ring. Empty when the job moves or nobody waits."""
-    waits = build_waits(case)
+    waits = case.derive(build_waits)
     if not waits.first:
         if not waits.last:
             raise NotEnoughEvidence("no call in any dump has a rank: nothing says which rank a dump is of")
         return ()
-    views = main_views(case)
+    views = case.derive(main_views)
     loop = loop_of(case, views)
     motion = movement(views, loop)
     if motion.job_moves:
@@ -76,7 +76,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(
             f"only {len(waits.first)} of {len(waits.read)} ranks were inside a call when dumped, as in any running job, and no repeated stack says whether it moved"
         )
-    unread = sorted(rank for rank in waits.demanded() if rank in waits.dumped - waits.read)
+    unread = sorted(rank for rank in waits.awaited if rank in waits.dumped - waits.read)
     if unread:
         raise NotEnoughEvidence(f"ranks {_short(unread)} are awaited and only the headers of their dumps were read")
     roots = _roots(waits, views, loop)
@@ -92,9 +92,8 @@ def _hosts(case: Tables) -> dict[int, str]:
 
 
 def _roots(waits: Waits, views: Mapping[int, Sequence[View]], loop: Loop) -> _Roots:
-    demanded = waits.demanded()
     silent, alone, absent, victims = [], [], [], []
-    for rank in sorted(demanded):
+    for rank in sorted(waits.awaited):
         if rank not in waits.dumped:
             absent.append(rank)
         elif rank not in waits.first:
@@ -175,7 +174,7 @@ def _present(waits: Waits, silent: tuple[int, ...], alone: tuple[int, ...], view
     if not ranks:
         return []
     sign = "unfinished_alone" if alone and not silent else "never_joined"
-    behind = set().union(*(waits.behind(rank) for rank in ranks)) - set(ranks)
+    behind = waits.behind(ranks)
     calls = _awaited_calls(waits, ranks)
     cites = [cite_call(call) for call in _sample_waiters(waits, ranks)]
     cites += [cite_call(waits.first.get(r) or waits.last[r]) for r in ranks if r in waits.last or r in waits.first]
@@ -203,7 +202,7 @@ def _awaited_calls(waits: Waits, ranks: Sequence[int]) -> list[Call]:
     """Calls that these ranks are awaited at, narrowest group first: the narrowest was held up first, wider ones follow."""
     nodes = [node for node, late in waits.lagging.items() if late & set(ranks)]
     nodes.sort(key=lambda n: (len(waits.members.get(n[0], ())), n[0], str(n[1])))
-    waiters = waits.waiters()
+    waiters = waits.waiters
     return [waits.first[waiters[node][0]] for node in nodes]
 
 
@@ -223,7 +222,7 @@ def _says(waits: Waits, rank: int, is_alone: bool) -> str:  # noqa: FBT001
     reached = waits.enqueued.get((rank, call.group_id))
     if call.is_p2p:
         return f"rank {rank} never made its side of {waits.name(call)}, where rank {call.rank} waits"
-    waiting = waits.waiters()[call.node]
+    waiting = waits.waiters[call.node]
     own = f"; its own last call there was #{reached}" if reached else ""
     return f"rank {rank} never joined {waits.name(call)}, where rank{'s' if len(waiting) > 1 else ''} {_short(waiting)} wait{'' if len(waiting) > 1 else 's'}{own}"
 
@@ -258,9 +257,8 @@ def _absent(waits: Waits, absent: tuple[int, ...], views: Mapping[int, Sequence[
 
 
 def _absence(waits: Waits, ranks: tuple[int, ...], sign: str, says: str) -> Finding:
-    demanded = waits.demanded()
-    direct = sorted(set().union(*(demanded.get(rank, set()) for rank in ranks)) - set(ranks))
-    behind = set().union(*(waits.behind(rank) for rank in ranks)) - set(ranks)
+    direct = sorted({other for rank in ranks for other in waits.waiting_for(rank)} - set(ranks))
+    behind = waits.behind(ranks)
     calls = _awaited_calls(waits, ranks)
     says += f", and rank{'s' if len(direct) != 1 else ''} {_short(direct)} wait{'s' if len(direct) == 1 else ''} for {'it' if len(ranks) == 1 else 'them'}"
     says += f" in {waits.name(calls[0])}" if calls else ""

@@ -35,7 +35,7 @@ WARM_UP = 1  # first intervals: allocation, compilation
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """A finding when the job stands still or has slowed; nothing when every rank was seen moving at a steady pace."""
-    views = main_views(case)
+    views = case.derive(main_views)
     motion = movement(views, loop_of(case, views))
     gaps = _gaps(case)
     found = _pace(gaps)

@@ -2,18 +2,18 @@
 
 1. At every call that is unfinished, or is a rank's last in its group, compare what the members called under the same group and
    `collective_seq_id`. The minority is odd. Shapes are compared only for operations that need them equal.
-2. Two members cannot outvote each other, and a peer's dump may be missing. So the ranks that ran the same program until the last collective
-   that all of them made (the anchor) are sisters; the first place where one rank's calls in a kind of group part from its sisters' names it,
-   and says whether it skipped a call, added one, or called something else.
+2. Two members cannot outvote each other, and a peer's dump may be missing. So the ranks that ran the same program until the last
+   collective that all of them made (the anchor) are sisters; the first place where one rank's calls in a kind of group part from its
+   sisters' names it, and says whether it skipped a call, added one, or called something else.
 3. Equal calls hide a gap in the order inside one kind, so the order across kinds is compared too, where somebody waits: a rank that is
-   awaited at a call, but has made a later one that all its sisters made only after it, skipped it; a rank alone at a call, where its sisters
-   went on to another kind instead, added it.
+   awaited at a call, but has made a later one that all its sisters made only after it, skipped it; a rank alone at a call, where its
+   sisters went on to another kind instead, added it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,21 +35,10 @@ SIGNS = {
     "pair_disagrees": Sign("mismatch", (*_CAUSE, "unknown")),
 }
 
-SAME_SHAPES = frozenset(
-    {
-        "all_reduce",
-        "broadcast",
-        "reduce",
-        "_all_gather_base",
-        "all_gather",
-        "_reduce_scatter_base",
-        "reduce_scatter",
-        "allreduce_coalesced",
-        "_broadcast_oop",
-        "_reduce_oop",
-    }
-)
-TAIL = 64  # calls of a rank in a group that are looked at, from the end
+SAME_SHAPES = (
+    "all_reduce", "allreduce_coalesced", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "all_gather", "_all_gather_base",
+    "reduce_scatter", "_reduce_scatter_base",
+)  # fmt: skip
 HISTORY = 32  # calls before the anchor that must agree for two ranks to be sisters
 MIN_SISTERS = 3  # ranks that ran the same program, the odd one included
 MAX_CITES = 6
@@ -64,6 +53,7 @@ class _Call:
     sizes: str
     dtypes: str
     order: int
+    content: int  # equal numbers: the same call as far as it must be the same
     evidence_id: str
     record: str
 
@@ -71,77 +61,97 @@ class _Call:
     def kind(self) -> str:
         return _kind(self.group)
 
-    @property
-    def content(self) -> tuple[str, str, str]:
-        return (self.op, self.sizes, self.dtypes) if self.op in SAME_SHAPES else (self.op, "", "")
-
     def cite(self) -> Cite:
-        return Cite(
-            "collectives",
-            self.evidence_id,
-            "",
-            self.record,
-            f"rank {self.rank}: {self.op} #{self.seq} on {self.group} {self.sizes} {self.dtypes}",
-        )
+        text = f"rank {self.rank}: {self.op} #{self.seq} on {self.group} {self.sizes} {self.dtypes}"
+        return Cite("collectives", self.evidence_id, "", self.record, text)
+
+
+def _kind(group: str) -> str:
+    return group.partition(":")[0].partition("?")[0]
+
+
+Later = Mapping[int, Mapping[str, Sequence[int]]]  # rank -> kind -> numbers
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """The last collectives of every rank: numbers only; the words of a call are fetched when a finding needs them."""
+
+    rows: pl.DataFrame  # rank, group_id, collective_seq_id, record_id, content, open; sorted by rank and order of recording
+    case: Tables
+
+    def call(self, rank: int, order: int) -> _Call:
+        """One call, by its place in the rank's recording."""
+        return self._calls((pl.col("rank") == rank) & (pl.col("record_id") == order))[0]
+
+    def _calls(self, which: pl.Expr) -> list[_Call]:
+        texts = ("op", "sizes", "dtypes", "evidence_id", "record")
+        words = self.case.table("collectives", where="is_tail").filter(which).select("rank", "record_id", *texts).collect()
+        rows = self.rows.filter(which).join(words, on=["rank", "record_id"], how="left", maintain_order="left")
+        return [
+            _Call(r["rank"], r["group_id"], r["collective_seq_id"], r["op"] or "?", r["sizes"] or "", r["dtypes"] or "", r["record_id"],
+                  r["content"], r["evidence_id"], r["record"])
+            for r in rows.iter_rows(named=True)
+        ]  # fmt: skip
+
+    def at(self, group: str, seq: int) -> list[_Call]:
+        """What every member called there."""
+        return self._calls((pl.col("group_id") == group) & (pl.col("collective_seq_id") == seq))
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per odd rank (the earliest place it parts from its peers), or per pair that disagrees without a third to judge."""
-    calls = _tail(case)
-    odd, undecided = _against_members(case, calls)
-    found = {
-        **odd,
-        **{f.ranks[0]: f for f in _against_sisters(calls, build_waits(case))},
-    }  # sisters know more: they tell a skipped call from another one
-    return [
-        *(found[rank] for rank in sorted(found)),
-        *(finding for pair, finding in undecided if not pair & set(found)),
-    ]
+    tail = _tail(case)
+    odd, undecided = _against_members(tail)
+    sisters = {f.ranks[0]: f for f in _against_sisters(tail, case.derive(build_waits))}
+    found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
+    return [*(found[rank] for rank in sorted(found)), *(finding for pair, finding in undecided if not pair & set(found))]
 
 
-def _tail(case: Tables) -> list[_Call]:
-    calls = case.table("collectives").filter(
-        pl.col("rank").is_not_null()
-        & pl.col("collective_seq_id").is_not_null()
-        & ~pl.col("is_p2p").fill_null(value=False)
-        & (pl.col("op") != "coalesced")
-    )
+def _tail(case: Tables) -> _Tail:
+    same = pl.col("op").is_in(SAME_SHAPES)
+    content = pl.struct("op", pl.when(same).then("sizes"), pl.when(same).then("dtypes"))
     rows = (
-        calls.select("rank", "group_id", "collective_seq_id", "op", "sizes", "dtypes", "record_id", "evidence_id", "record")
-        .sort("rank", "group_id", "collective_seq_id", "record_id")
-        .group_by("rank", "group_id", maintain_order=True)
-        .tail(TAIL)
+        case.table("collectives", where="is_tail")
+        .filter(pl.col("rank").is_not_null() & pl.col("record_id").is_not_null() & pl.col("collective_seq_id").is_not_null())
+        .filter(~pl.col("is_p2p").fill_null(value=False) & (pl.col("op") != "coalesced").fill_null(value=True))
+        .select(
+            "rank",
+            pl.col("group_id").fill_null("?"),
+            "collective_seq_id",
+            "record_id",
+            content.rank("dense").cast(pl.Int64).alias("content"),
+            (~is_done().fill_null(value=False)).alias("open"),
+        )
+        .sort("rank", "record_id")
         .collect()
     )
-    return [_Call(r[0], r[1] or "?", r[2], r[3] or "?", r[4] or "", r[5] or "", r[6] or 0, r[7], r[8]) for r in rows.iter_rows()]
+    return _Tail(rows, case)
 
 
-def _against_members(case: Tables, calls: Sequence[_Call]) -> tuple[dict[int, Finding], list[tuple[frozenset[int], Finding]]]:
+def _against_members(tail: _Tail) -> tuple[dict[int, Finding], list[tuple[frozenset[int], Finding]]]:
     """Step 1."""
-    unfinished = case.table("collectives").filter(pl.col("rank").is_not_null() & ~is_done().fill_null(value=False))
-    live = set(unfinished.select("group_id", "collective_seq_id").unique().collect().iter_rows())
-    last: dict[tuple[int, str], int] = {}
-    at: dict[tuple[str, int], list[_Call]] = defaultdict(list)
-    for call in calls:
-        at[call.group, call.seq].append(call)
-        last[call.rank, call.group] = max(call.seq, last.get((call.rank, call.group), 0))
-    live |= {(group, seq) for (_, group), seq in last.items()}
+    rows = tail.rows.with_columns(pl.col("collective_seq_id").max().over("rank", "group_id").alias("last"))
+    live = rows.filter(pl.col("open") | (pl.col("collective_seq_id") == pl.col("last"))).select("group_id", "collective_seq_id").unique()
+    differing = (
+        rows.join(live, on=["group_id", "collective_seq_id"], how="semi")
+        .group_by("group_id", "collective_seq_id")
+        .agg(pl.col("content").n_unique().alias("n"))
+        .filter(pl.col("n") > 1)
+        .sort("collective_seq_id", "group_id")
+    )
     odd: dict[int, Finding] = {}
     undecided: list[tuple[frozenset[int], Finding]] = []
-    for group, seq in sorted((k for k in live if k in at), key=str):
-        members = at[group, seq]
-        counts = Counter(call.content for call in members)
-        if len(counts) < 2:
-            continue
-        (most, votes), *_ = counts.most_common()
-        if votes * 2 > len(members) and votes >= 2:
+    for group, seq, _ in differing.iter_rows():
+        members = tail.at(group, seq)
+        (most, votes), *_ = Counter(call.content for call in members).most_common()
+        if votes * 2 > len(members) and votes >= MIN_SISTERS - 1:
             peer = next(c for c in members if c.content == most)
             for call in members:
-                if call.content != most and call.rank not in odd:
-                    odd[call.rank] = _finding(_difference(call, peer), call, peer, votes)
+                if call.content != most:
+                    odd.setdefault(call.rank, _finding(_difference(call, peer), call, peer, votes))
         else:
-            pair = frozenset(c.rank for c in members)
-            undecided.append((pair, _pair_finding(members)))
+            undecided.append((frozenset(c.rank for c in members), _pair_finding(members)))
     return odd, undecided
 
 
@@ -150,152 +160,171 @@ def _difference(call: _Call, peer: _Call) -> str:
 
 
 def _finding(sign: str, call: _Call, peer: _Call, votes: int) -> Finding:
+    at = f"#{call.seq} on {call.group}"
     what = {
-        "odd_op": f"called {call.op} as #{call.seq} on {call.group}, where {votes} peers called {peer.op}",
-        "odd_size": f"called {call.op} #{call.seq} on {call.group} with {call.sizes}, where {votes} peers called it with {peer.sizes}",
-        "odd_dtype": f"called {call.op} #{call.seq} on {call.group} with {call.dtypes}, where {votes} peers called it with {peer.dtypes}",
-        "skipped_call": f"left out {peer.op} {peer.sizes} in its {peer.kind} group, which {votes} peers made before {call.op} #{call.seq} on {call.group}",
-        "extra_call": f"made {call.op} {call.sizes} as #{call.seq} on {call.group}, which none of {votes} peers made there",
+        "odd_op": f"called {call.op} as {at}, where {votes} peers called {peer.op}",
+        "odd_size": f"called {call.op} {at} with {call.sizes}, where {votes} peers called it with {peer.sizes}",
+        "odd_dtype": f"called {call.op} {at} with {call.dtypes}, where {votes} peers called it with {peer.dtypes}",
+        "skipped_call": f"left out {peer.op} {peer.sizes} in its {peer.kind} group, which {votes} peers made before {call.op} {at}",
+        "extra_call": f"made {call.op} {call.sizes} as {at}, which none of {votes} peers made there",
     }[sign]
     numbers = {"awaited": {"group": call.group, "op": call.op, "seq": call.seq}, "peers": votes}
+    cites = tuple(dict.fromkeys((call.cite(), peer.cite())))
     return Finding(
-        "mismatched_collective", sign, f"rank {call.rank} {what}", ranks=(call.rank,), groups=(call.group,),
-        numbers=numbers, cites=(call.cite(), peer.cite()),
-    )  # fmt: skip
+        "mismatched_collective", sign, f"rank {call.rank} {what}", ranks=(call.rank,), groups=(call.group,), numbers=numbers, cites=cites
+    )
 
 
 def _pair_finding(members: Sequence[_Call]) -> Finding:
     said = "; ".join(f"rank {c.rank}: {c.op} {c.sizes} {c.dtypes}" for c in members[:MAX_CITES])
     call = members[0]
+    says = f"the members of {call.group} disagree at #{call.seq} and no third tells who is odd: {said}"
     return Finding(
-        "mismatched_collective", "pair_disagrees", f"the members of {call.group} disagree at #{call.seq} and no third tells who is odd: {said}",
-        groups=(call.group,), scope=f"{call.group} {call.seq}", numbers={"candidates": sorted(c.rank for c in members)},
-        cites=tuple(c.cite() for c in members[:MAX_CITES]),
+        "mismatched_collective", "pair_disagrees", says, groups=(call.group,), scope=f"{call.group} {call.seq}",
+        numbers={"candidates": sorted(c.rank for c in members)}, cites=tuple(c.cite() for c in members[:MAX_CITES]),
     )  # fmt: skip
 
 
-Later = dict[int, dict[str, list[_Call]]]  # rank -> kind -> its calls after the anchor, in order
-
-
-def _against_sisters(calls: Sequence[_Call], waits: Waits) -> list[Finding]:
+def _against_sisters(tail: _Tail, waits: Waits) -> list[Finding]:
     """Steps 2 and 3."""
-    anchor = _anchor(calls)
+    anchor = _anchor(tail.rows)
     if anchor is None:
         return []
-    start = {c.rank: c.order for c in calls if (c.group, c.seq) == anchor}
-    after: Later = {rank: defaultdict(list) for rank in start}
-    before: Later = {rank: defaultdict(list) for rank in start}
-    for call in sorted(calls, key=lambda c: (c.rank, c.order)):
-        if call.rank in start and call.order != start[call.rank]:
-            (after if call.order > start[call.rank] else before)[call.rank][call.kind].append(call)
-    classes: dict[Any, list[int]] = defaultdict(list)
-    for rank in start:
-        classes[tuple((k, tuple(c.content for c in v[-HISTORY:])) for k, v in sorted(before[rank].items()))].append(rank)
+    start = tail.rows.filter((pl.col("group_id") == anchor[0]) & (pl.col("collective_seq_id") == anchor[1]))
+    rows = tail.rows.join(start.select("rank", pl.col("record_id").alias("start")), on="rank", how="inner").with_columns(
+        pl.col("group_id").str.extract(r"^([^:?]*)").alias("kind")
+    )
+    later = rows.filter(pl.col("record_id") > pl.col("start")).group_by("rank", "kind", maintain_order=True).agg("record_id", "content")
+    cut = _cut_kinds(rows)
+    orders: dict[int, dict[str, list[int]]] = {rank: {} for rank in start["rank"].to_list()}
+    contents: dict[int, dict[str, list[int]]] = {rank: {} for rank in orders}
+    for rank, kind, order, content in later.iter_rows():
+        if kind not in cut:
+            orders[rank][kind], contents[rank][kind] = order, content
     found: dict[int, Finding] = {}
-    for sisters in classes.values():
-        if len(sisters) >= MIN_SISTERS:
-            for finding in (*_parting(sorted(sisters), after), *_skipped(sisters, after, waits), *_added(sisters, after, waits)):
-                found.setdefault(finding.ranks[0], finding)
+    for sisters in _classes(rows):
+        steps = (_parting(sisters, orders, contents, tail), _skipped(sisters, orders, waits, tail), _added(sisters, orders, waits, tail))
+        for finding in (f for step in steps for f in step):
+            found.setdefault(finding.ranks[0], finding)
     return list(found.values())
 
 
-def _anchor(calls: Sequence[_Call]) -> tuple[str, int] | None:
+def _cut_kinds(rows: pl.DataFrame) -> frozenset[str]:
+    """Kinds of groups in which some rank's calls since the anchor are not all here (evicted, or more than a tail): not to be counted."""
+    reach = rows.group_by("rank", "kind", "group_id").agg(
+        (pl.col("record_id") < pl.col("start")).any().alias("before"), pl.col("collective_seq_id").min().alias("first")
+    )
+    return frozenset(reach.filter(~pl.col("before") & (pl.col("first") > 1))["kind"].unique().to_list())
+
+
+def _anchor(rows: pl.DataFrame) -> tuple[str, int] | None:
     """The last collective that every rank made: in the group with the most ranks (of those, the first by name)."""
-    reach: dict[str, dict[int, int]] = defaultdict(dict)
-    for call in calls:
-        reach[call.group][call.rank] = max(call.seq, reach[call.group].get(call.rank, 0))
-    if not reach:
+    reach = rows.group_by("group_id", "rank").agg(pl.col("collective_seq_id").max().alias("made"))
+    groups = reach.group_by("group_id").agg(pl.len().alias("n"), pl.col("made").min()).sort(["n", "group_id"], descending=[True, False])
+    if not groups.height or groups["n"][0] < MIN_SISTERS:
         return None
-    group = max(sorted(reach), key=lambda g: len(reach[g]))
-    ranks = reach[group]
-    return (group, min(ranks.values())) if len(ranks) >= MIN_SISTERS else None
+    return groups["group_id"][0], groups["made"][0]
 
 
-def _parting(sisters: Sequence[int], after: Mapping[int, Mapping[str, Sequence[_Call]]]) -> list[Finding]:
+def _classes(rows: pl.DataFrame) -> list[list[int]]:
+    """Ranks that made the same last calls in the same kinds of groups before the anchor, where at least MIN_SISTERS did."""
+    before = (
+        rows.filter(pl.col("record_id") < pl.col("start"))
+        .group_by("rank", "kind", maintain_order=True)
+        .agg(pl.col("content").tail(HISTORY))
+    )
+    programs: dict[int, list[Any]] = {rank: [] for rank in rows["rank"].unique().to_list()}
+    for rank, kind, content in before.sort("rank", "kind").iter_rows():
+        programs[rank].append((kind, tuple(content)))
+    classes: dict[Any, list[int]] = defaultdict(list)
+    for rank in sorted(programs):
+        classes[tuple(programs[rank])].append(rank)
+    return [ranks for ranks in classes.values() if len(ranks) >= MIN_SISTERS]
+
+
+def _parting(sisters: Sequence[int], orders: Later, contents: Later, tail: _Tail) -> list[Finding]:
     """The first place where one sister's calls in a kind of group part from what most sisters called there."""
     found: dict[int, Finding] = {}
-    for kind in sorted({k for rank in sisters for k in after[rank]}):
-        lists = {rank: after[rank].get(kind, ()) for rank in sisters}
+    for kind in sorted({k for rank in sisters for k in contents[rank]}):
+        lists = {rank: contents[rank].get(kind, ()) for rank in sisters}
+        if len({tuple(v[: min(map(len, lists.values()))]) for v in lists.values()}) == 1 and len(set(map(len, lists.values()))) == 1:
+            continue  # all alike
         for place in range(max(map(len, lists.values()))):
             here = {rank: v[place] for rank, v in lists.items() if len(v) > place and rank not in found}
-            most, votes = _majority(here.values())
+            most, votes = _majority(list(here.values()))
             if most is None:
                 break
-            for rank, call in here.items():
-                if call.content != most.content:
-                    found[rank] = _classified(call, lists[rank], place, most, _next(lists, place, most), votes)
+            for rank, content in here.items():
+                if content != most:
+                    peer = next(r for r, c in here.items() if c == most)
+                    sign = _sign(lists[rank], place, most, _next(lists, place, most))
+                    call, due = tail.call(rank, orders[rank][kind][place]), tail.call(peer, orders[peer][kind][place])
+                    found[rank] = _finding(sign or _difference(call, due), call, due, votes)
     return list(found.values())
 
 
-def _majority(calls: Iterable[_Call]) -> tuple[_Call | None, int]:
-    every = list(calls)
-    counts = Counter(call.content for call in every)
-    if not counts:
+def _majority(contents: Sequence[int]) -> tuple[int | None, int]:
+    """What more than half called, at least two; else None."""
+    if not contents:
         return None, 0
-    content, votes = counts.most_common(1)[0]
-    if votes < MIN_SISTERS - 1 or votes * 2 <= len(every):
-        return None, 0
-    return next(call for call in every if call.content == content), votes
+    content, votes = Counter(contents).most_common(1)[0]
+    return (content, votes) if votes >= MIN_SISTERS - 1 and votes * 2 > len(contents) else (None, 0)
 
 
-def _next(lists: Mapping[int, Sequence[_Call]], place: int, most: _Call) -> tuple[str, str, str] | None:
+def _next(lists: Mapping[int, Sequence[int]], place: int, most: int) -> int | None:
     """What the sisters called after this place."""
-    after = Counter(v[place + 1].content for v in lists.values() if len(v) > place + 1 and v[place].content == most.content)
+    after = Counter(v[place + 1] for v in lists.values() if len(v) > place + 1 and v[place] == most)
     return after.most_common(1)[0][0] if after else None
 
 
-def _classified(call: _Call, own: Sequence[_Call], place: int, most: _Call, following: tuple[str, str, str] | None, votes: int) -> Finding:
-    """Skipped when it called what comes next, extra when its next call is what was due, else another call."""
-    if following is not None and following != most.content and call.content == following:
-        return _finding("skipped_call", call, most, votes)
-    if len(own) > place + 1 and own[place + 1].content == most.content:
-        return _finding("extra_call", call, most, votes)
-    return _finding(_difference(call, most), call, most, votes)
+def _sign(own: Sequence[int], place: int, due: int, following: int | None) -> str | None:
+    """Skipped when it called what comes next, extra when its next call is what was due, else None: it called something else."""
+    if following is not None and following != due and own[place] == following:
+        return "skipped_call"
+    if len(own) > place + 1 and own[place + 1] == due:
+        return "extra_call"
+    return None
 
 
-def _skipped(sisters: Sequence[int], after: Later, waits: Waits) -> list[Finding]:
+def _skipped(sisters: Sequence[int], orders: Later, waits: Waits, tail: _Tail) -> list[Finding]:
     """A sister awaited at the next call of a kind although it made a call that the others made only after that one."""
     found = []
-    for node, late in sorted(waits.lagging.items(), key=str):
-        kind = _kind(node[0])
-        for rank in sorted(late & set(sisters)):
-            place = len(after[rank].get(kind, ()))  # the call it did not make is the next of its kind
-            others = [r for r in sisters if r != rank and len(after[r].get(kind, ())) > place]
-            for other_kind, own in sorted(after[rank].items()):
-                votes = [r for r in others if other_kind != kind and len(after[r].get(other_kind, ())) >= len(own)]
-                if len(votes) >= MIN_SISTERS - 1 and all(
-                    after[r][kind][place].order < after[r][other_kind][len(own) - 1].order for r in votes
-                ):
-                    found.append(_finding("skipped_call", own[-1], after[votes[0]][kind][place], len(votes)))
+    for rank in (r for r in sisters if r in waits.awaited):
+        for kind in sorted({_kind(node[0]) for node in waits.awaited[rank] if not isinstance(node[1], str)}):
+            place = len(orders[rank].get(kind, ()))  # the call it did not make is the next of its kind
+            others = [r for r in sisters if r != rank and len(orders[r].get(kind, ())) > place]
+            for other, own in sorted(orders[rank].items()):
+                votes = [r for r in others if other != kind and len(orders[r].get(other, ())) >= len(own)]
+                if len(votes) >= MIN_SISTERS - 1 and all(orders[r][kind][place] < orders[r][other][len(own) - 1] for r in votes):
+                    due = tail.call(votes[0], orders[votes[0]][kind][place])
+                    found.append(_finding("skipped_call", tail.call(rank, own[-1]), due, len(votes)))
                     break
     return found
 
 
-def _added(sisters: Sequence[int], after: Later, waits: Waits) -> list[Finding]:
+def _added(sisters: Sequence[int], orders: Later, waits: Waits, tail: _Tail) -> list[Finding]:
     """A sister alone at a call, where the others, after the same calls of that kind, went on to another kind and made no more of this one."""
     found = []
-    for rank in sorted(sisters):
+    for rank in sisters:
         waiting = waits.first.get(rank)
-        if waiting is None or waiting.is_p2p or waits.waiters()[waiting.node] != [rank]:
+        if waiting is None or waiting.is_p2p or waits.waiters[waiting.node] != [rank]:
             continue
-        own = next((c for c in after[rank].get(_kind(waiting.group_id), ()) if c.seq == waiting.seq and c.group == waiting.group_id), None)
-        if own is None:
+        kind = _kind(waiting.group_id)
+        own = orders[rank].get(kind, ())
+        calls = [call for call in tail.at(waiting.group_id, waiting.seq or 0) if call.rank == rank and call.order in own]
+        if not calls:
             continue
-        place = after[rank][own.kind].index(own)
-        votes = [r for r in sisters if r != rank and len(after[r].get(own.kind, ())) == place and _went_on(after[r], own.kind)]
-        if len(votes) >= MIN_SISTERS - 1 and not any(len(after[r].get(own.kind, ())) > place for r in sisters if r != rank):
-            found.append(_finding("extra_call", own, own, len(votes)))
+        place = list(own).index(calls[0].order)
+        others = [r for r in sisters if r != rank]
+        votes = [r for r in others if len(orders[r].get(kind, ())) == place and _last_kind(orders[r]) not in (None, kind)]
+        if len(votes) >= MIN_SISTERS - 1 and not any(len(orders[r].get(kind, ())) > place for r in others):
+            found.append(_finding("extra_call", calls[0], calls[0], len(votes)))
     return found
 
 
-def _went_on(later: Mapping[str, Sequence[_Call]], kind: str) -> bool:
-    """Whether the last call after the anchor is of another kind."""
-    last = max((c for calls in later.values() for c in calls), key=lambda c: c.order, default=None)
-    return last is not None and last.kind != kind
-
-
-def _kind(group: str) -> str:
-    return group.partition(":")[0].partition("?")[0]
+def _last_kind(orders: Mapping[str, Sequence[int]]) -> str | None:
+    """The kind of a rank's last call after the anchor."""
+    return max(orders, key=lambda kind: orders[kind][-1], default=None)
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

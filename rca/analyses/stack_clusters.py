@@ -43,7 +43,7 @@ MAX_CITES = 6
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per kind of outlier."""
-    views = main_views(case)
+    views = case.derive(main_views)
     loop = loop_of(case, views)
     motion = movement(views, loop)
     if not views:

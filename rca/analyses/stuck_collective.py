@@ -26,13 +26,13 @@ MAX_CITES = 6
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per stuck call; it accuses a group, no rank."""
-    waits = build_waits(case)
-    views = main_views(case)
+    waits = case.derive(build_waits)
+    views = case.derive(main_views)
     motion = movement(views, loop_of(case, views))
     if motion.job_moves or not waits.first:
         return ()
     found = []
-    for node, ranks in waits.waiters().items():
+    for node, ranks in waits.waiters.items():
         call = waits.first[ranks[0]]
         members = waits.members.get(call.group_id, frozenset())
         everyone = {call.src, call.dst} if call.is_p2p else set(members)
@@ -41,7 +41,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         contents = {(waits.first[r].op.split(" ")[0] if call.is_p2p else waits.first[r].op, waits.first[r].sizes) for r in ranks}
         if not call.is_p2p and len(contents) > 1:
             continue
-        held = set(ranks).union(*(waits.behind(rank) for rank in ranks))
+        held = set(ranks) | waits.behind(ranks)
         found.append((call, ranks, held))
     held_by_any = set().union(*(held for _, _, held in found)) if found else set()
     if not found:
