@@ -50,7 +50,7 @@ class Measurement:
     wall_s: float
     peak_bytes: int
     exit_code: int
-    ranks: str  # right, wrong, none (it names nobody), - (it does not answer)
+    ranks: str  # right, wrong, none (it names nobody), failed, - (it does not answer)
     group: str
     answer: str  # what it says, for the reader
 
@@ -69,6 +69,8 @@ def measure(tool: str, dumps: Path, scratch: Path, truth: Mapping[str, Any]) -> 
     process.returncode = os.waitstatus_to_exitcode(status)
     text = out.read_text() + ("" if tool.startswith("rca") else (scratch / "err").read_text())
     ranks, group, answer = _judged(tool, text, truth)
+    if process.returncode not in (0, 1):  # 1 is an honest "unknown"
+        ranks, group, answer = "failed", "-", f"exit {process.returncode}"
     return Measurement(tool, usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss * 1024, process.returncode, ranks, group, answer)
 
 
