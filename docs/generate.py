@@ -118,7 +118,7 @@ def collectors_page() -> str:
     for name in plugins.names("collectors"):
         module = plugins.load("collectors", name)
         gives = ", ".join(f"[{t}](tables.md#{t})" for t in module.EMITS)
-        known = f"Recognised by: {plain((module.claims.__doc__ or '').strip())}" if module.claims.__doc__ else ""
+        known = f"`claims`: {plain((module.claims.__doc__ or '').strip())}" if module.claims.__doc__ else ""
         parts.append(section(name, doc(module), *([known] if known else []), f"Fills: {gives}."))
     introduction = (
         "One source format per file of `collectors/`. A file is recognised by its content, so names and folders do not matter; plain, gzip "
