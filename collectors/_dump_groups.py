@@ -8,7 +8,7 @@ gloo) calls of any kind; that is said in `group_status.counts` and never guessed
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -27,20 +27,24 @@ class Group:
     desc: str
     kind: str
     ranks: tuple[int, ...]
+    twin: int = 1  # 2 and up: a later group of the same kind and members
 
     @property
     def id(self) -> str:
         """Identity across ranks."""
-        return group_id(self.kind, self.ranks) if self.ranks else unlisted_group_id(self.kind, self.name)
+        if not self.ranks:
+            return unlisted_group_id(self.kind, self.name)
+        return group_id(self.kind, self.ranks) + (f".{self.twin}" if self.twin > 1 else "")
 
 
 class Groups:
     """All groups of a dump, by (name, description)."""
 
-    def __init__(self, document: dict[str, Any], values: Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, document: dict[str, Any], values: Mapping[str, Sequence[Any]], *, is_torn: bool = False) -> None:
         self._listed = self._from_config(document.get("pg_config"))
         status = document.get("pg_status")
         self._status: dict[Any, Any] = status if isinstance(status, dict) else {}
+        self._told = status  # None where the recorder is older than the status, or the header was left out
         keys = values.get("process_group", ())
         self._last = dict(zip(keys, range(len(keys)), strict=True))  # (name, description) -> place of its last call
         self._used = {key: self._resolve(key) for key in self._last}
@@ -48,6 +52,7 @@ class Groups:
         self._pg_names = dict(zip(numbers, self._last, strict=True))  # process-local number -> (name, description)
         self._sends = {key for key, is_p2p in set(zip(keys, values.get("is_p2p", ()), strict=True)) if is_p2p}
         self._values = values
+        self._is_torn = is_torn
 
     @staticmethod
     def _from_config(config: Any) -> dict[str, Group]:
@@ -59,7 +64,7 @@ class Groups:
             if not name and not desc and not parse_ranks(value.get("ranks")):
                 continue  # gloo writes one empty entry
             found[name] = Group(name, desc, group_kind(desc), parse_ranks(value.get("ranks")))
-        return found
+        return _numbered(found)
 
     def _resolve(self, key: tuple[str, str]) -> Group:
         listed = self._listed.get(key[0])
@@ -138,6 +143,12 @@ class Groups:
                     "counts": self._counts(key, status),
                 }
             )
+        if isinstance(self._told, dict) and all(number in self._pg_names for number in map(plain_text, self._status)):
+            used = {row["group_id"] for row in found}
+            for group in self._listed.values():  # a group gets a status with its first call: these were never used
+                if group.id not in used:
+                    never = {"record": "E0", "rank": rank, "group_id": group.id, "last_enqueued": 0, "last_completed": 0}
+                    found.append(never | {"mapped_by": "absence", "counts": "collectives"})
         return found
 
     def _by_order(self) -> dict[str, Group]:
@@ -157,7 +168,7 @@ class Groups:
         return {} if contradicted else order
 
     def _counts(self, key: tuple[str, str] | None, status: dict[str, Any]) -> str:
-        if key is None:
+        if key is None or self._is_torn:  # the last calls are missing: nothing to compare the numbers with
             return "unknown"
         last = self._last[key]
         sequence, op_id = self._values["collective_seq_id"][last], self._values["op_id"][last]
@@ -179,3 +190,13 @@ def _number(value: Any) -> int | None:
     if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 19:
         return int(value)
     return None
+
+
+def _numbered(groups: dict[str, Group]) -> dict[str, Group]:
+    """Groups of one kind and the same members, told apart by the order of their creation: the same on every member, for all create them."""
+    seen: dict[tuple[str, tuple[int, ...]], int] = {}
+    twins = {}
+    for group in sorted(groups.values(), key=lambda g: (int(g.name), "") if g.name.isdigit() else (-1, g.name)):
+        place = seen[group.kind, group.ranks] = seen.get((group.kind, group.ranks), 0) + 1
+        twins[group.name] = replace(group, twin=place)
+    return {name: twins[name] for name in groups}

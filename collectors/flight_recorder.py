@@ -165,7 +165,7 @@ def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn:
         yield Skip(None, f"{len(entries) - len(good)} of {len(entries)} entries are no calls")
     values, skipped = fields(good) if good else ({}, [])
     yield from skipped
-    groups = Groups(document, values)
+    groups = Groups(document, values, is_torn=is_torn)
     rank, doubt = rank_of_content(source, groups, values)
     if doubt:
         yield Skip(None, doubt)

@@ -183,7 +183,10 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
         for r in reversed(readings)
     }
     frames["stack_frames"] = frames["stack_frames"].unique("stack_id", keep="first", maintain_order=True)
-    frames["memberships"] = topology.unlisted_members(frames)
+    instead = topology.same_groups(frames)
+    for name in ("groups", "memberships", "group_status"):
+        frames[name] = topology.rename_groups(frames[name], instead)
+    parts.rewrite(lambda frame: topology.rename_groups(frame, instead)) if instead else None
     frames["stacks"] = topology.link_stacks(frames, hints)
     frames["readings"] = readings_frame(readings)
     frames["evidence"] = _evidence(readings, frames, topology.stale_dumps(frames["dumps"], hints))

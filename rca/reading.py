@@ -81,6 +81,12 @@ class Parts:
             frame.write_parquet(path, compression="lz4", statistics=False)
             self.files.append(path)
 
+    def rewrite(self, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+        """Change the calls, part by part."""
+        self.flush()
+        for path in self.files:
+            change(pl.read_parquet(path)).write_parquet(path, compression="lz4", statistics=False)
+
     def table(self, table: str) -> pl.DataFrame:
         """All rows of a table, parts on disk included."""
         frame = self._take(table)

@@ -246,7 +246,7 @@ _ALL: Final = (
         Column("last_enqueued", INT, "last number enqueued; -1 = none. Counts calls of any kind"),
         Column("last_started", INT, "last number seen started; -1 = none or not recorded"),
         Column("last_completed", INT, "last number seen completed; -1 = none"),
-        Column("mapped_by", TEXT, "how the header was tied to the group: entries, peers, order"),
+        Column("mapped_by", TEXT, "how the header was tied to the group: entries, order, absence (a group without status was never used)"),
         Column("counts", TEXT, "what the numbers count: collectives, calls (with point-to-point), unknown"),
     ),
     _table(

@@ -16,7 +16,7 @@ import polars as pl
 
 from rca.tables import TABLES
 
-__all__ = ["Hint", "group_members", "link_stacks", "stale_dumps", "unlisted_members", "world_size"]
+__all__ = ["Hint", "group_members", "link_stacks", "rename_groups", "same_groups", "stale_dumps"]
 
 Frames = Mapping[str, pl.DataFrame]
 
@@ -172,39 +172,62 @@ def rank_hosts(frames: Frames) -> dict[int, str]:
     return {rank: next(iter(names)) for rank, names in found.items() if len(names) == 1}
 
 
-def unlisted_members(frames: Frames) -> pl.DataFrame:
-    """`memberships` plus the members of groups that no dump lists (gloo): from a map, or another dump, that has the group of that name.
+def same_groups(frames: Frames) -> dict[tuple[str, int], str]:
+    """(group_id, rank) -> the group_id to use instead, where one group goes by two ids.
 
-    The listed group must have the same name and contain every rank that was seen using the unlisted one.
+    1. A dump that does not list a group's members (gloo lists none) knows only its name: it is the listed group of that name, in a map or
+       another dump, that contains the rank, when there is just one.
+    2. A group described differently on some of its ranks has different kinds there: of groups with the same name and members the id that
+       most ranks use stands for all.
     """
-    groups, memberships = frames["groups"], frames["memberships"]
-    unlisted = groups.filter(pl.col("size").is_null()).unique("group_id", keep="first", maintain_order=True)
-    if not unlisted.height:
-        return memberships
+    members = group_members(frames["memberships"])
+    groups = frames["groups"].select("group_id", "group_name", "size").unique(maintain_order=True)
     listed: dict[str, set[str]] = defaultdict(set)
-    for row in groups.filter(pl.col("size").is_not_null()).iter_rows(named=True):
-        listed[row["group_name"]].add(row["group_id"])
-    members: dict[str, set[int]] = defaultdict(set)
-    for row in memberships.select("group_id", "rank").unique().iter_rows():
-        members[row[0]].add(row[1])
-    more = []
-    for row in unlisted.iter_rows(named=True):
-        users = members[row["group_id"]]
-        fitting = [g for g in sorted(listed[row["group_name"]]) if users <= members[g]]
-        if len(fitting) == 1:
-            for rank in sorted(members[fitting[0]] - users):
-                more.append(
-                    {
-                        "evidence_id": row["evidence_id"],
-                        "record": row["record"],
-                        "job_id": row["job_id"],
-                        "attempt": row["attempt"],
-                        "group_id": row["group_id"],
-                        "rank": rank,
-                        "is_inferred": False,
-                    }
-                )
-    return pl.concat([memberships, TABLES["memberships"].rows(more)]) if more else memberships
+    for id_, name, size in groups.iter_rows():
+        if size is not None:
+            listed[name].add(id_)
+    users = frames["memberships"].select("group_id", "rank").drop_nulls().unique().rows()
+    instead: dict[tuple[str, int], str] = {}
+    majority = _majority_ids(listed, members, frames["groups"])
+    names = {id_: name for id_, name, size in groups.iter_rows() if size is None}
+    for id_, rank in users:
+        if id_ in names:
+            fitting = {majority.get(g, g) for g in listed[names[id_]] if rank in members.get(g, ())}
+            if len(fitting) == 1:
+                instead[id_, rank] = next(iter(fitting))
+        elif id_ in majority:
+            instead[id_, rank] = majority[id_]
+    return instead
+
+
+def _majority_ids(listed: Mapping[str, set[str]], members: Mapping[str, frozenset[int]], groups: pl.DataFrame) -> dict[str, str]:
+    """id -> id that most files use for the group of that name with the same members."""
+    uses = dict(groups.group_by("group_id").agg(pl.len().alias("n")).iter_rows())
+    found: dict[str, str] = {}
+    for ids in listed.values():
+        by_members: dict[frozenset[int], list[str]] = defaultdict(list)
+        for id_ in sorted(ids):
+            by_members[members.get(id_, frozenset())].append(id_)
+        for same in by_members.values():
+            best = max(same, key=lambda i: (uses.get(i, 0), i))
+            found |= {id_: best for id_ in same if id_ != best}
+    return found
+
+
+def rename_groups(frame: pl.DataFrame, instead: Mapping[tuple[str, int], str]) -> pl.DataFrame:
+    """A frame with rank and group_id in which groups go by one id."""
+    if not instead or not frame.height or "group_id" not in frame.columns:
+        return frame
+    names = pl.DataFrame(
+        [(g, r, new) for (g, r), new in sorted(instead.items())],
+        schema={"group_id": pl.String, "rank": pl.Int64, "_new": pl.String},
+        orient="row",
+    )
+    if "rank" not in frame.columns:
+        names = names.unique("group_id", keep="first", maintain_order=True).drop("rank")
+    on = ["group_id", "rank"] if "rank" in frame.columns else ["group_id"]
+    joined = frame.join(names, on=on, how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("_new", "group_id").alias("group_id")).select(frame.columns)
 
 
 def group_members(memberships: pl.DataFrame) -> dict[str, frozenset[int]]:
@@ -213,11 +236,3 @@ def group_members(memberships: pl.DataFrame) -> dict[str, frozenset[int]]:
     for group, rank in memberships.select("group_id", "rank").drop_nulls().unique().iter_rows():
         found[group].add(rank)
     return {group: frozenset(ranks) for group, ranks in found.items()}
-
-
-def world_size(frames: Frames) -> int | None:
-    """Number of ranks of the job: the world group's size, else the size of a full map; None when nothing tells."""
-    sizes = frames["groups"].filter(pl.col("kind") == "world")["size"].drop_nulls()
-    mapped = frames["ranks"].filter(pl.col("local_rank").is_not_null() | pl.col("tp").is_not_null())["rank"].drop_nulls().unique()
-    found = [int(n) for n in (sizes.max(), mapped.max() + 1 if mapped.len() else None) if isinstance(n, int)]
-    return max(found) if found else None

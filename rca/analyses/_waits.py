@@ -6,9 +6,10 @@ never by `record_id` or `pg_id`. A rank without an unfinished call waits for nob
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -30,6 +31,7 @@ class Call:
     seq: int | None
     op: str
     sizes: str
+    created_at: datetime | None
     is_p2p: bool
     src: int | None
     dst: int | None
@@ -55,9 +57,14 @@ class Waits:
     last: dict[int, Call]  # rank -> its last recorded call
     hidden_p2p: bool  # the backend leaves no trace of send and recv (gloo)
     open_groups: frozenset[str]  # groups that may have members nobody has seen
+    held: frozenset[int]  # ranks of which only the header tells that something is unfinished
+    places: dict[tuple[str, int], int] = field(default_factory=dict)  # (kind of group, number) -> place in the program
     waiters: dict[Node, list[int]] = field(default_factory=dict)  # call -> ranks whose first unfinished call it is
     lagging: dict[Node, frozenset[int]] = field(default_factory=dict)  # call somebody waits at -> members that have not arrived
     finished: dict[Node, frozenset[int]] = field(default_factory=dict)  # call somebody waits at -> members that have finished it
+    unsure: dict[Node, frozenset[int]] = field(
+        default_factory=dict
+    )  # call somebody waits at -> dumped members that may or may not be there
     awaited: dict[int, list[Node]] = field(default_factory=dict)  # rank -> calls that others wait for it at
 
     def waiting_for(self, rank: int) -> set[int]:
@@ -68,6 +75,10 @@ class Waits:
         """Ranks that this rank waits for."""
         call = self.first.get(rank)
         return self.lagging.get(call.node, frozenset()) - {rank} if call else frozenset()
+
+    def place(self, call: Call) -> int:
+        """Place of an awaited collective in the program, as far as ranks that made several of them show; point to point comes last."""
+        return self.places.get((_kind(call.group_id), call.seq or 0), len(self.places)) if not call.is_p2p else len(self.places)
 
     def behind(self, roots: Iterable[int]) -> set[int]:
         """All ranks that wait for the roots, directly or through others; the roots themselves left out."""
@@ -84,7 +95,7 @@ class Waits:
 
     def group(self, group_id: str) -> str:
         """A group for people: its kind and its members."""
-        kind = group_id.partition(":")[0].partition("?")[0]
+        kind = _kind(group_id)
         members = sorted(self.members.get(group_id, ()))
         if not members:
             return f"the {kind} group {group_id}"
@@ -126,12 +137,19 @@ def build_waits(case: Tables) -> Waits:
     dumped = frozenset(dumps["rank"].to_list())
     read = frozenset(dumps.filter(pl.col("num_entries").is_not_null())["rank"].to_list())
     complete = frozenset(dumps.filter((pl.col("first_record_id") == 0) & ~pl.col("has_only_active"))["rank"].to_list())
-    enqueued, finished = _reach(case, progress, complete, members)
-    first = {row["rank"]: _call(row) for row in _first_pending(calls).iter_rows(named=True)}
+    torn = frozenset(dumps.filter("is_torn")["rank"].to_list())
+    status = _status(case)
+    enqueued, finished = _reach(status, progress, complete, torn, members)
+    first = {row["rank"]: _call(row) for row in _first_pending(calls, status).iter_rows(named=True) if row["rank"] not in torn}
     _add_failed(first, progress["ends"], enqueued, members, dumped)
     last = {row["rank"]: _call(row) for row in progress["last"].iter_rows(named=True)}
     hidden = "gloo" in dumps["backend"].to_list() and not progress["has_p2p"]
-    waits = Waits(members, dumped, read, first, enqueued, last, hidden, inferred)
+    held = frozenset(
+        row["rank"]
+        for row in status.iter_rows(named=True)
+        if row["rank"] in torn | (dumped - read) and (row["last_completed"] or 0) < (row["last_enqueued"] or 0)
+    )
+    waits = Waits(members, dumped, read, first, enqueued, last, hidden, inferred, held)
     pairs = _pairs(calls) if progress["has_p2p"] else {}
     for rank, call in sorted(first.items()):
         waits.waiters.setdefault(call.node, []).append(rank)
@@ -142,7 +160,30 @@ def build_waits(case: Tables) -> Waits:
         for rank in sorted(late):
             if set(waiting) - {rank}:
                 waits.awaited.setdefault(rank, []).append(node)
+    waits.places.update(_places(calls, {(_kind(group), seq) for group, seq in waits.lagging if isinstance(seq, int)}))
     return waits
+
+
+def _places(calls: pl.LazyFrame, awaited: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Order of awaited collectives in the program: every rank runs the same one, so a rank that made two of them shows which comes first."""
+    if len(awaited) < 2:
+        return dict.fromkeys(awaited, 0)
+    wanted = pl.DataFrame(sorted(awaited), schema={"kind": pl.String, "collective_seq_id": pl.Int64}, orient="row").lazy()
+    made = (
+        calls.filter(~pl.col("is_p2p").fill_null(value=False))
+        .with_columns(pl.col("group_id").str.extract(r"^([^:?]*)").alias("kind"))
+        .join(wanted, on=["kind", "collective_seq_id"], how="semi")
+        .group_by("rank", "kind", "collective_seq_id")
+        .agg(pl.col("record_id").min())
+        .sort("rank", "record_id")
+        .collect()
+    )
+    before: Counter[tuple[tuple[str, int], tuple[str, int]]] = Counter()
+    for _, rows in made.group_by("rank", maintain_order=True):
+        order = list(zip(rows["kind"], rows["collective_seq_id"], strict=True))
+        before.update((one, two) for place, one in enumerate(order) for two in order[place + 1 :])
+    ahead = {key: sum(before[other, key] > before[key, other] for other in awaited) for key in awaited}
+    return {key: ahead[key] for key in awaited}
 
 
 _KEPT = (
@@ -158,22 +199,25 @@ _KEPT = (
     "evidence_id",
     "record",
     "record_id",
+    "created_at",
 )
-_ENDS = ("state", "is_retired", "backend", "created_at", "completed_at", "timeout_s")  # what tells whether a call has ended
+_ENDS = ("state", "is_retired", "backend", "completed_at", "timeout_s")  # what tells whether a call has ended
 
 
 def _call(row: Mapping[str, Any]) -> Call:
     return Call(
-        row["rank"], row["group_id"] or "?", row["collective_seq_id"], row["op"] or "?", row["sizes"] or "", bool(row["is_p2p"]),
+        row["rank"], row["group_id"] or "?", row["collective_seq_id"], row["op"] or "?", row["sizes"] or "", row["created_at"], bool(row["is_p2p"]),
         row["src"], row["dst"], row["p2p_seq_id"], row["evidence_id"], row["record"],
     )  # fmt: skip
 
 
-def _first_pending(calls: pl.LazyFrame) -> pl.DataFrame:
+def _first_pending(calls: pl.LazyFrame, status: pl.DataFrame) -> pl.DataFrame:
     """Each rank's first unfinished call, without those that a later finished call of their own stream has overtaken.
 
-    Batched point-to-point calls are recorded one by one but never seen to end (pytorch#137969): the joint call tells for them.
+    Batched point-to-point calls are recorded one by one but never seen to end (pytorch#137969): the joint call tells for them, or the
+    header, which counts point-to-point calls in a group that makes them.
     """
+    counted = status.filter(pl.col("counts") != "collectives").select("rank", "group_id", pl.col("last_completed").alias("p2p_done")).lazy()
     lane = ["rank", "group_id", "src", "dst"]
     overtaken = calls.filter("done").group_by(lane).agg(pl.col("record_id").max().alias("overtaken"))
     joint_done = calls.filter(pl.col("done") & (pl.col("op") == "coalesced"))
@@ -182,9 +226,11 @@ def _first_pending(calls: pl.LazyFrame) -> pl.DataFrame:
         calls.filter(~pl.col("done"))
         .join(overtaken, on=lane, how="left", nulls_equal=True)
         .join(joint, on=["rank", "group_id"], how="left", nulls_equal=True)
+        .join(counted, on=["rank", "group_id"], how="left", nulls_equal=True)
         .filter(
             ~(pl.col("record_id") < pl.col("overtaken")).fill_null(value=False)
             & ~(pl.col("is_p2p") & (pl.col("record_id") < pl.col("joint_done"))).fill_null(value=False)
+            & ~(pl.col("is_p2p") & (pl.col("p2p_seq_id") <= pl.col("p2p_done"))).fill_null(value=False)
         )
         .sort("rank", "record_id")
         .group_by("rank", maintain_order=True)
@@ -220,40 +266,50 @@ def _members(case: Tables) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
     return {g: frozenset(r) for g, r in members.items()}, frozenset(members) - listed
 
 
+def _status(case: Tables) -> pl.DataFrame:
+    """The header's status of ranks and groups that are known, one row each."""
+    known = case.table("group_status").filter(pl.col("rank").is_not_null() & pl.col("group_id").is_not_null())
+    return known.unique(["rank", "group_id"], keep="first", maintain_order=True).collect()
+
+
+Reach = dict[tuple[int, str], int]
+
+
 def _reach(
-    case: Tables,
-    progress: dict[str, Any],
-    complete: frozenset[int],
-    members: Mapping[str, frozenset[int]],
-) -> tuple[dict[tuple[int, str], int], dict[tuple[int, str], int]]:
+    status: pl.DataFrame, progress: dict[str, Any], complete: frozenset[int], torn: frozenset[int], members: Mapping[str, frozenset[int]]
+) -> tuple[Reach, Reach]:
     """(rank, group) -> last collective enqueued, and last finished, as far as it can be known.
 
     The header counts collectives only in groups without point to point; where a rank's own calls show it counts something else, it is not
-    used for that kind of group. A whole dump (nothing evicted) without a call in a group means none was made.
+    used for that kind of group. A whole dump (nothing evicted) without a call in a group means none was made; a torn dump lacks its last
+    calls, so only its header counts.
     """
-    enqueued: dict[tuple[int, str], int] = {}
-    finished: dict[tuple[int, str], int] = {}
-    status = case.table("group_status").filter(pl.col("rank").is_not_null() & pl.col("group_id").is_not_null()).collect()
-    misleading = {g for g in status.filter(pl.col("counts") == "calls")["group_id"].to_list()}
-    kinds = {g.partition(":")[0].partition("?")[0] for g in misleading}
+    enqueued: Reach = {}
+    finished: Reach = {}
+    kinds = {_kind(g) for g in status.filter(pl.col("counts") == "calls")["group_id"].to_list()}
     for row in status.iter_rows(named=True):
-        kind = row["group_id"].partition(":")[0].partition("?")[0]
-        if row["counts"] == "collectives" or (row["counts"] == "unknown" and kind not in kinds):
+        if row["counts"] == "collectives" or (row["counts"] == "unknown" and _kind(row["group_id"]) not in kinds):
             key = (row["rank"], row["group_id"])
             if row["last_enqueued"] is not None:
                 enqueued[key] = max(row["last_enqueued"], 0)
             if row["last_completed"] is not None and row["last_completed"] >= 0:
                 finished[key] = row["last_completed"]
     for rank, group, made, done, opened in progress["by_group"].iter_rows():
+        if rank in torn:
+            continue
         key = (rank, group)
         enqueued[key] = max(made, enqueued.get(key, 0))
         known = max(n for n in (done, opened - 1 if opened is not None else made, 0) if n is not None)
         finished[key] = min(known, opened - 1) if opened is not None else known
     for group, ranks in members.items():
-        for rank in ranks & complete:
+        for rank in (ranks & complete) - torn:
             enqueued.setdefault((rank, group), 0)
             finished.setdefault((rank, group), 0)
     return enqueued, finished
+
+
+def _kind(group_id: str) -> str:
+    return group_id.partition(":")[0].partition("?")[0]
 
 
 def _add_failed(
@@ -277,6 +333,7 @@ def _late_members(waits: Waits, call: Call, finished: Mapping[tuple[int, str], i
     """Members that have not arrived at a collective, and members that have finished it."""
     late: set[int] = set()
     done: set[int] = set()
+    unsure: set[int] = set()
     assert call.seq is not None or call.seq is None
     seq = call.seq or 0
     for rank in waits.members.get(call.group_id, frozenset()):
@@ -292,6 +349,9 @@ def _late_members(waits: Waits, call: Call, finished: Mapping[tuple[int, str], i
             late.add(rank)
         elif rank in waits.read and made is not None:
             done.add(rank)
+        elif rank in waits.read:
+            unsure.add(rank)
+    waits.unsure[call.node] = frozenset(unsure)
     return frozenset(late), frozenset(done)
 
 

@@ -96,9 +96,9 @@ def _roots(waits: Waits, views: Mapping[int, Sequence[View]], loop: Loop) -> _Ro
     for rank in sorted(waits.awaited):
         if rank not in waits.dumped:
             absent.append(rank)
-        elif rank not in waits.first:
+        elif rank not in waits.first and rank not in waits.held:
             (victims if _is_victim(waits, rank, views.get(rank, ()), loop) else silent).append(rank)
-        elif not waits.ways_out(rank) and _peers_through(waits, rank):
+        elif rank in waits.first and not waits.ways_out(rank) and _peers_through(waits, rank):
             alone.append(rank)
     return _Roots(tuple(silent), tuple(alone), tuple(absent), tuple(victims))
 
@@ -199,11 +199,15 @@ def _awaited(calls: Sequence[Call]) -> dict[str, object] | None:
 
 
 def _awaited_calls(waits: Waits, ranks: Sequence[int]) -> list[Call]:
-    """Calls that these ranks are awaited at, narrowest group first: the narrowest was held up first, wider ones follow."""
-    nodes = [node for node, late in waits.lagging.items() if late & set(ranks)]
-    nodes.sort(key=lambda n: (len(waits.members.get(n[0], ())), n[0], str(n[1])))
-    waiters = waits.waiters
-    return [waits.first[waiters[node][0]] for node in nodes]
+    """Calls that these ranks are awaited at, in the order of the program: the first is the one they should have made next."""
+    nodes = {node for rank in ranks for node in waits.awaited.get(rank, ())}
+    calls = [min((waits.first[r] for r in waits.waiters[node]), key=_entered) for node in nodes]
+    return sorted(calls, key=lambda call: (waits.place(call), _entered(call)))
+
+
+def _entered(call: Call) -> tuple[bool, float, bool, int, str]:
+    at = call.created_at
+    return (at is None, at.timestamp() if at else 0.0, call.is_p2p, call.rank, call.group_id)
 
 
 def _sample_waiters(waits: Waits, ranks: Sequence[int]) -> list[Call]:
@@ -242,6 +246,11 @@ def _absent(waits: Waits, absent: tuple[int, ...], views: Mapping[int, Sequence[
     traced = missing & set(views)
     if len(of_host) > 1 and missing == of_host and not traced and len(waits.dumped) > len(missing):
         return [_absence(waits, tuple(sorted(of_host)), "host_silent", f"all {len(of_host)} ranks of {host} left no dump")]
+    doubtful = sorted({rank for a in absent for node in waits.awaited[a] for rank in waits.unsure.get(node, ())})
+    if doubtful:
+        return [
+            _tie(waits, (*absent, *doubtful), "a rank without a dump is awaited, and whether others had arrived their dumps do not tell")
+        ]
     needed = _needed(waits, absent)
     if len(needed) != 1 or len(waits.dumped) < 2:
         return [_tie(waits, absent, "ranks without a dump are awaited, and they may be waiting for each other")]
