@@ -7,6 +7,7 @@ root, red, is what `rca diagnose` names. Run by docs/generate.py; `python docs/p
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def _graph(case: Case) -> Graph:
     waits = case.derive(build_waits)
     who = roster(case)
     recorded = {
-        (rank, other): f"{call.group_id.partition('?')[0]} {call.op} #{call.seq}"
+        (rank, other): f"{re.split('[:?]', call.group_id)[0]} {call.op} #{call.seq}"
         for rank, call in waits.first.items()
         for other in waits.ways_out(rank)
     }
