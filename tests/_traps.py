@@ -61,8 +61,10 @@ def diagnose(folder: Path) -> Answer:
         code = int(ended.code or 0)
     finally:
         sys.argv = before
-    assert code in (0, 1, 3), f"exit {code}: {out.getvalue()[-2000:]}"
-    return Answer(json.loads(out.getvalue()), code)
+    doc = json.loads(out.getvalue() or "{}")
+    failed = [outcome for outcome in doc.get("outcomes", ()) if outcome["status"] == "failed"]
+    assert code in (0, 1, 3), f"exit {code}: {failed}"
+    return Answer(doc, code)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,16 @@ LAYOUTS = {
     "before_first_use_of_a_group_wrapped": (replace(TP4, steps=1, microbatches=8), Fault("stop", (5,), "world", -1), SMALL),
     "before_first_use_of_a_group_only_active": (replace(TP4, steps=1), Fault("stop", (5,), "world", -1), Recorder(only_active=True)),
     "named_groups_only_active": (PP2, Fault("stop", (9,), "dp", -3), Recorder(only_active=True, group_names="axis")),
+    "named_groups_only_active_embedding": (
+        replace(PP2, embedding=True, microbatches=1, tp_names=("all_to_all", "all_reduce")),
+        Fault("stop", (13,), "dp", -2),
+        Recorder(version="2.4", only_active=True, format="json", group_names="axis"),
+    ),
+    "named_groups_world_calls_evicted": (
+        replace(PP2, order="tp-dp-pp", p2p="coalesced", extra=3),
+        Fault("stop", (8,), "world", -1),
+        Recorder(buffer=25, group_names="axis"),
+    ),
     "before_embedding_call": (replace(PP4, embedding=True), Fault("stop", (13,), "emb", -1), Recorder()),
     "before_plain_send": (PP4, Fault("stop", (5,), "pp", -1), Recorder()),
     "before_plain_recv": (PP4, Fault("stop", (9,), "pp", -4), SMALL),
@@ -75,7 +85,9 @@ LAYOUTS = {
 OPEN = {
     "a_whole_host_gone",  # one of its ranks may have stopped and the others waited for it
     "no_file_of_the_culprit_gloo",  # gloo lists no members: who is absent from a group cannot be known
+    "named_groups_world_calls_evicted",  # no entry ties the header's world status to a group
     "pp4_gloo",  # gloo records no send or recv: seven ranks wait for nobody as far as can be seen
+    "before_first_use_of_a_group_only_active",  # neither a call nor a status says whether rank 5 ever used the group
 }
 
 
