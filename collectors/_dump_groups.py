@@ -102,14 +102,14 @@ class Groups:
     def memberships(self, rank: int | None) -> pl.DataFrame:
         """Rows of `memberships`: listed members, and this rank wherever it uses a group that lists none.
 
-        At 16,384 ranks every dump lists the world: the same list is written by one rank only, its lowest member (or whoever is not one).
+        At 16,384 ranks every dump lists the world: a long list is kept from four members only, spread over it so that no lost host takes all.
         """
         ids: list[str] = []
         ranks: list[int] = []
         places: list[int | None] = []
         inferred: list[bool] = []
         for g in self.all():
-            if g.ranks and (rank is None or rank == g.ranks[0] or rank not in g.ranks or len(g.ranks) <= SHORT_LIST):
+            if g.ranks and (len(g.ranks) <= SHORT_LIST or rank not in g.ranks or rank in _keepers(g.ranks)):
                 ids += [g.id] * len(g.ranks)
                 ranks += g.ranks
                 places += range(len(g.ranks))
@@ -124,18 +124,21 @@ class Groups:
 
     def status_rows(self, rank: int | None) -> list[dict[str, Any]]:
         """Rows of `group_status`, each tied to its group where that can be told."""
-        by_order = self._by_order()
+        others = self._by_order() or self._by_elimination()
         found = []
-        for number, status in self._status.items():
+        numbers = sorted(self._status, key=lambda n: (int(text), "") if (text := plain_text(n)).isdigit() else (-1, text))
+        for place, number in enumerate(numbers):
+            status = self._status[number]
             if not isinstance(status, dict):
                 continue
             key = self._pg_names.get(plain_text(number))
-            group = self._used[key] if key else by_order.get(plain_text(number))
+            group = self._used[key] if key else others.get(plain_text(number))
             found.append(
                 {
                     "record": "E0",
                     "rank": rank,
                     "group_id": group.id if group else None,
+                    "place": place,
                     "last_enqueued": _number(status.get("last_enqueued_collective")),
                     "last_started": _number(status.get("last_started_collective")),
                     "last_completed": _number(status.get("last_completed_collective")),
@@ -154,18 +157,24 @@ class Groups:
     def _by_order(self) -> dict[str, Group]:
         """Process-local number -> group, by the order of creation that numbers and names share; empty where anything contradicts it.
 
-        Numbers and (numeric) names both grow with every group a process creates; names that are no numbers keep the order of the file.
+        Numbers and names are both counters that grow with every group a process creates. Names that are no numbers are written in the order
+        of the alphabet, which says nothing of creation.
         """
-        numbers, listed = [plain_text(number) for number in self._status], list(self._listed.values())
-        if len(numbers) != len(listed):
+        numbers, listed = list(map(plain_text, self._status)), list(self._listed.values())
+        if len(numbers) != len(listed) or not all(n.isdigit() for n in (*numbers, *(g.name for g in listed))):
             return {}
-        if all(n.isdigit() for n in numbers):
-            numbers.sort(key=int)
-        if all(g.name.isdigit() for g in listed):
-            listed.sort(key=lambda g: int(g.name))
+        numbers.sort(key=int)
+        listed.sort(key=lambda g: int(g.name))
         order = dict(zip(numbers, listed, strict=True))
         contradicted = any(number in order and order[number].name != name for number, (name, _) in self._pg_names.items())
         return {} if contradicted else order
+
+    def _by_elimination(self) -> dict[str, Group]:
+        """The one number and the one listed group that are left over when the calls have told all others."""
+        numbers = [n for n in map(plain_text, self._status) if n not in self._pg_names]
+        told = {name for name, _ in self._pg_names.values()}
+        groups = [g for g in self._listed.values() if g.name not in told]
+        return {numbers[0]: groups[0]} if len(numbers) == len(groups) == 1 else {}
 
     def _counts(self, key: tuple[str, str] | None, status: dict[str, Any]) -> str:
         if key is None or self._is_torn:  # the last calls are missing: nothing to compare the numbers with
@@ -179,6 +188,12 @@ class Groups:
 
 
 SHORT_LIST = 64  # members; shorter lists are cheap enough to keep from every rank that gives them
+
+
+def _keepers(ranks: tuple[int, ...]) -> frozenset[int]:
+    """The members from whose dumps a long list is kept."""
+    last = len(ranks) - 1
+    return frozenset(ranks[place] for place in (0, last // 3, 2 * last // 3, last))
 
 
 def _number(value: Any) -> int | None:

@@ -183,6 +183,7 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
         for r in reversed(readings)
     }
     frames["stack_frames"] = frames["stack_frames"].unique("stack_id", keep="first", maintain_order=True)
+    frames["group_status"] = topology.status_by_peers(frames)
     instead = topology.same_groups(frames)
     for name in ("groups", "memberships", "group_status"):
         frames[name] = topology.rename_groups(frames[name], instead)

@@ -243,10 +243,15 @@ _ALL: Final = (
         "rank x process group, as the dump's header tells",
         RANK,
         Column("group_id", TEXT, "process group; null where the header could not be mapped to one"),
+        Column("place", INT, "place in the header by the process-local number, which grows with creation; null = not in it"),
         Column("last_enqueued", INT, "last number enqueued; -1 = none. Counts calls of any kind"),
         Column("last_started", INT, "last number seen started; -1 = none or not recorded"),
         Column("last_completed", INT, "last number seen completed; -1 = none"),
-        Column("mapped_by", TEXT, "how the header was tied to the group: entries, order, absence (a group without status was never used)"),
+        Column(
+            "mapped_by",
+            TEXT,
+            "how the header was tied to the group: entries, order, peers, absence (a group without status was never used)",
+        ),
         Column("counts", TEXT, "what the numbers count: collectives, calls (with point-to-point), unknown"),
     ),
     _table(

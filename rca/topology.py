@@ -16,7 +16,7 @@ import polars as pl
 
 from rca.tables import TABLES
 
-__all__ = ["Hint", "group_members", "link_stacks", "rename_groups", "same_groups", "stale_dumps"]
+__all__ = ["Hint", "group_members", "link_stacks", "rename_groups", "same_groups", "stale_dumps", "status_by_peers"]
 
 Frames = Mapping[str, pl.DataFrame]
 
@@ -228,6 +228,31 @@ def rename_groups(frame: pl.DataFrame, instead: Mapping[tuple[str, int], str]) -
     on = ["group_id", "rank"] if "rank" in frame.columns else ["group_id"]
     joined = frame.join(names, on=on, how="left", maintain_order="left")
     return joined.with_columns(pl.coalesce("_new", "group_id").alias("group_id")).select(frame.columns)
+
+
+def status_by_peers(frames: Frames) -> pl.DataFrame:
+    """`group_status` with statuses tied to groups by what peers say, where a dump's own calls do not tell.
+
+    Ranks create their groups in one order. So where all dumps with the same number of statuses whose calls tell it have the same kind of
+    group at a place, that place is of this kind on the others too, and means the one group of the kind that the dump lists.
+    """
+    status = frames["group_status"]
+    if not status.filter(pl.col("group_id").is_null() & pl.col("place").is_not_null()).height:
+        return status
+    kind = pl.col("group_id").str.extract(r"^([^:?]*)")
+    numbered = status.with_columns(pl.col("place").count().over("evidence_id").alias("_n"), kind.alias("_kind"))
+    told = numbered.filter(pl.col("mapped_by") == "entries").group_by("_n", "place").agg(pl.col("_kind").unique())
+    kinds = {(n, place): found[0] for n, place, found in told.iter_rows() if len(found) == 1}
+    own: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for evidence_id, group, group_kind in frames["groups"].select("evidence_id", "group_id", "kind").iter_rows():
+        own[evidence_id, group_kind].add(group)
+    rows = []
+    for row in numbered.iter_rows(named=True):
+        groups = own.get((row["evidence_id"], kinds.get((row["_n"], row["place"]), "")), set())
+        if row["group_id"] is None and len(groups) == 1:
+            row |= {"group_id": next(iter(groups)), "mapped_by": "peers"}
+        rows.append(row)
+    return TABLES["group_status"].rows(rows)
 
 
 def group_members(memberships: pl.DataFrame) -> dict[str, frozenset[int]]:
