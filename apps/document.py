@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rca.case import Case
+    from rca.judge import Judgement
     from rca.roster import Roster
     from rca.sources import Inventory
-    from rca.triage import Judgement
     from rca.types import Finding, Outcome
 
 __all__ = ["analysis_document", "diagnosis_document", "inspect_document", "skipped", "to_json"]

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from apps.places import cache_folder, case_path
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from rca.case import Case
+    from rca.judge import Judgement
     from rca.sources import Inventory
-    from rca.triage import Judgement
+    from rca.types import Tables
 
 __all__ = ["Session", "open_session"]
 
@@ -33,6 +36,7 @@ class Session:
     diagnose_s: float = 0.0
     was_built: bool = False
     early: Judgement | None = field(default=None, repr=False)
+    full: Judgement | None = field(default=None, repr=False)  # made while building
 
     def triage(self) -> Judgement | None:
         """The early answer, when there is one and no current case makes it needless."""
@@ -46,14 +50,29 @@ class Session:
         self.diagnose_s = time.perf_counter() - began
         return self.early
 
+    def _judge(self, tables: Tables) -> dict[str, pl.DataFrame]:
+        from rca.judge import judge
+
+        began = time.perf_counter()
+        self.full = judge(tables)
+        self.diagnose_s = time.perf_counter() - began
+        return self.full.frames()
+
+    def judgement(self, case: Case) -> Judgement:
+        """The answer of the full read: made while the case was built, or made now from the case."""
+        if self.full is None:
+            self._judge(case)
+        assert self.full is not None
+        return self.full
+
     def case(self) -> Case:
         """The case, built first if it is missing or out of date."""
         from rca.case import Case, build, is_current
 
         if not is_current(self.target, self.inventory):
             began = time.perf_counter()
-            build(self.inventory, self.target, _progress())
-            self.build_s = time.perf_counter() - began
+            build(self.inventory, self.target, _progress(), self._judge)
+            self.build_s = time.perf_counter() - began - self.diagnose_s
             self.was_built = True
         return Case.open(self.target)
 

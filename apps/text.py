@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rca.causes import CAUSES
 
 if TYPE_CHECKING:
-    from rca.triage import Judgement
+    from rca.judge import Judgement
     from rca.types import Finding, Outcome
 
 __all__ = ["clean", "columns", "diagnosis_lines", "headline", "outcome_lines", "write"]
@@ -54,14 +54,19 @@ def headline(judgement: Judgement) -> str:
     if gpus:
         parts.append(f"GPU {', '.join(gpus)}")
     parts.append(f"failed first ({percent(verdict.ranks_probability)})")
-    call = verdict.last_collective
-    if call:
-        parts.append(
-            f"at {call['op']}{'' if '>' in str(call['op']) or '<' in str(call['op']) else ' #' + str(call['seq'])} of group {call['group']}"
-        )
+    if verdict.last_collective:
+        parts.append(f"at {_call(verdict.last_collective)}")
     if verdict.cause == "unknown":
         return f"{' '.join(parts)}; why is open"
     return f"{' '.join(parts)}; cause: {_cause(verdict.cause)} ({percent(verdict.probability)})"
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    """The awaited call: operation, number, kind of group (the members stand in the evidence)."""
+    kind = str(call["group"]).partition(":")[0].partition("?")[0]
+    is_transfer = "->" in str(call["op"]) or "<-" in str(call["op"])
+    number = "" if is_transfer else f" #{call['seq']}"
+    return f"{call['op']}{number} of its {kind} group"
 
 
 def _cause(cause: str) -> str:
@@ -111,20 +116,31 @@ def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[st
         if missing and len(missing) < len(roster.everyone):
             shown = ", ".join(map(str, missing[:12])) + (f" and {len(missing) - 12} more" if len(missing) > 12 else "")
             lines += _wrapped(
-                f"no {what} of rank{'s' if len(missing) > 1 else ''} {shown}: what they did is told by their peers only", "  - ", "    "
+                f"no {what} of rank{'s' if len(missing) > 1 else ''} {shown}: only peers tell what happened there", "  - ", "    "
             )
         elif missing:
             lines += _wrapped(f"no {what} of any rank", "  - ", "    ")
     for outcome in judgement.outcomes:
         if outcome.status in ("blind", "failed"):
             lines += _wrapped(f"{outcome.analysis} ({outcome.status}): {outcome.why}", "  - ", "    ")
-    for skip in skips[:MAX_SKIPS]:
-        where = f" {skip['record']}" if skip["record"] else ""
-        lines += _wrapped(f"{skip['path']}{where}: {skip['why']}", "  - ", "    ")
-    if len(skips) > MAX_SKIPS:
-        lines.append(f"  - {len(skips) - MAX_SKIPS} more files were not read; `rca inspect` lists them")
+    lines += _skip_lines(skips)
     lines += _wrapped("kernel and host logs, trainer logs and timings are not read by this version", "  - ", "    ")
     return ["Not seen", *lines, ""]
+
+
+def _skip_lines(skips: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Files that were not (wholly) read, those of one folder with one reason on one line."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for skip in skips:
+        where = f" {skip['record']}" if skip["record"] else ""
+        alike.setdefault((skip["path"].rpartition("/")[0], skip["why"]), []).append(skip["path"] + where)
+    lines = []
+    for (_, why), paths in list(alike.items())[:MAX_SKIPS]:
+        more = f" and {len(paths) - 1} more in that folder" if len(paths) > 1 else ""
+        lines += _wrapped(f"{paths[0]}{more}: {why}", "  - ", "    ")
+    if len(alike) > MAX_SKIPS:
+        lines.append(f"  - and {len(alike) - MAX_SKIPS} further reasons: `rca inspect` lists every file")
+    return lines
 
 
 def _advice(judgement: Judgement) -> list[str]:

@@ -66,10 +66,9 @@ def columns(values: Values, groups: Groups, rank: int | None, stack_ids: list[st
         "timeout_s": pl.col("timeout_ms") / 1000,
         "is_tail": ~ended.fill_null(value=False) | (pl.int_range(pl.len()).reverse().over("group_id", "src", "dst") < TAIL),
     }
-    return raw.select(
-        (known.get(c.name) if c.name in known else pl.col(c.name) if c.name in raw.columns else pl.lit(None, dtype=c.dtype)).alias(c.name)
-        for c in table.columns
-    )
+    for c in table.columns:
+        known.setdefault(c.name, pl.col(c.name) if c.name in raw.columns else pl.lit(None, dtype=c.dtype))
+    return raw.select(known[c.name].alias(c.name) for c in table.columns)
 
 
 def _instant(column: str) -> pl.Expr:

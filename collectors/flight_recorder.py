@@ -160,7 +160,7 @@ def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn:
         entries = []
     if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
         raise EvidenceError(source.path, None, "`entries` is no list of calls")
-    good = entries if all(map(dict.__instancecheck__, entries)) else [e for e in entries if isinstance(e, dict)]  # type: ignore[arg-type]
+    good = entries if all(map(dict.__instancecheck__, entries)) else [e for e in entries if isinstance(e, dict)]
     if len(good) < len(entries):
         yield Skip(None, f"{len(entries) - len(good)} of {len(entries)} entries are no calls")
     values, skipped = fields(good) if good else ({}, [])

@@ -23,9 +23,9 @@ from rca import plugins
 from rca.case import Case, build
 from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS
 from rca.diagnose import bits
+from rca.judge import Judgement, judge
 from rca.sources import inventory
 from rca.tables import DUMP_STATUS, GROUP_KINDS, TABLES
-from rca.triage import Judgement, judge
 from rca.types import Hypothesis
 
 DOCS = Path(__file__).resolve().parent

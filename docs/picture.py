@@ -18,9 +18,9 @@ import polars as pl
 from rca.analyses._stack_views import main_views, seen
 from rca.analyses._waits import build_waits
 from rca.case import Case, build
+from rca.judge import judge
 from rca.roster import roster
 from rca.sources import inventory
-from rca.triage import judge
 
 CASE = Path(__file__).resolve().parent.parent / "data" / "cases" / "lock_hang"
 

@@ -10,6 +10,8 @@ from rca.types import Advice, Verdict
 
 __all__ = ["advise"]
 
+LOOK_INSIDE = frozenset({"unknown", "code_hang"})  # causes for which the stack of the living process tells more
+
 _BECAUSE = {
     "retry": "nothing here says that a restart meets the same fault again; watch whether it comes back on the same host",
     "replace": "the fault sits on hardware, and a restart there would meet it again",
@@ -48,7 +50,7 @@ def _commands(verdict: Verdict, action: str, evict: tuple[str, ...]) -> tuple[st
     if evict:
         reason = shlex.quote(f"rca: {verdict.cause} rank {','.join(map(str, verdict.ranks[:4]))}")
         return (f"scontrol update nodename={shlex.quote(','.join(evict))} state=drain reason={reason}",)
-    if action in ("human", "fix_code") and verdict.ranks and verdict.hosts:
+    if verdict.cause in LOOK_INSIDE and verdict.ranks and verdict.hosts:
         find = f"grep -lzx RANK={verdict.ranks[0]} /proc/[0-9]*/environ | cut -d/ -f3 | head -1"
         return (f"ssh {shlex.quote(verdict.hosts[0])} 'py-spy dump --native --pid $({find})'",)
     return ()

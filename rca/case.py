@@ -7,8 +7,6 @@ the old case or none, never half of one.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Case", "MemoryCase", "build", "frames_of", "is_current"]
 
 SCHEMA_VERSION = hashlib.sha256("".join(table.ddl for table in TABLES.values()).encode()).hexdigest()[:16]  # another one: built again
+MEMORY_LIMIT = "256MB"  # of DuckDB while it takes in rows; beyond it spills to disk
 CHUNK_ROWS = 500_000  # rows handed to an analysis at a time
 UNFILTERED = frozenset({"evidence", "readings", "cites"})  # tables that show stale evidence too
 T = TypeVar("T")
@@ -108,7 +107,7 @@ class Case(Derived):
         def chunks(columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _batch: int | None) -> Iterator[pl.DataFrame]:
             names = columns or schema.names()
             for frame in self._chunks(name, names, conditions):
-                typed = frame.cast({column: schema[column] for column in names})  # type: ignore[arg-type]
+                typed = frame.cast({column: schema[column] for column in names})
                 yield typed.filter(predicate) if predicate is not None else typed
                 if n_rows is not None and (n_rows := n_rows - frame.height) <= 0:
                     return
@@ -231,28 +230,24 @@ def frames_of(parts: Parts, linked: dict[str, pl.DataFrame]) -> dict[str, pl.Dat
     return frames
 
 
-def build(inventory: Inventory, target: Path, progress: Progress | None = None, judge: Any = None) -> Read:
-    """Read everything and put the case in place. `judge(Case)` may return more frames (the stored verdict) before it is moved in."""
+def build(
+    inventory: Inventory, target: Path, progress: Progress | None = None, judge: Callable[[Tables], dict[str, pl.DataFrame]] | None = None
+) -> Read:
+    """Read everything and put the case in place. What `judge` makes of the tables (the verdict) is stored with them."""
     import duckdb
 
     try:
         with _workspace(target) as folder:
             read = read_all(inventory, Parts(folder / "parts"), progress)
             draft = folder / "case.duckdb"
-            with duckdb.connect(
-                str(draft), config={"memory_limit": "256MB", "threads": 2, "temp_directory": str(folder / "spill")}
-            ) as connection:
+            config: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "threads": 2, "temp_directory": str(folder / "spill")}
+            with duckdb.connect(str(draft), config=config) as connection:
                 _fill(connection, read, folder)
-            if judge is not None:
-                case = Case.open(draft)
-                try:
-                    verdict = judge(case, read)
-                finally:
-                    case.close()
-                with duckdb.connect(str(draft)) as connection:
-                    for name, frame in verdict.items():
+                if judge is not None:
+                    has_stale = bool(read.frames["evidence"]["is_stale"].any())
+                    for name, frame in judge(Case(draft, connection, has_stale=has_stale)).items():
                         _insert(connection, name, frame, folder)
-            os.replace(draft, target)
+            draft.replace(target)
             return read
     except OSError as error:
         raise CaseError(
@@ -305,8 +300,3 @@ def is_current(target: Path, inventory: Inventory) -> bool:
     return (
         meta.get("schema") == SCHEMA_VERSION and meta.get("firstfault") == __version__ and meta.get("fingerprint") == inventory.fingerprint
     )
-
-
-def dumps_json(value: Any) -> str:
-    """JSON text for a column."""
-    return json.dumps(value, sort_keys=True, default=str)

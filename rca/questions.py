@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
 from rca import plugins
 from rca.errors import NotEnoughEvidence
 from rca.tables import TABLES
-from rca.types import Cite, Finding, Outcome, Tables
+from rca.types import Cite, Finding, Outcome, Tables, Verdict
 
 __all__ = ["ask", "ask_all", "questions", "verdict_frames"]
 
@@ -66,23 +68,41 @@ def _with_paths(case: Tables, findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def verdict_frames(outcomes: Sequence[Outcome]) -> dict[str, pl.DataFrame]:
-    """Outcomes, findings and cites as tables."""
-    import json
-
+def verdict_frames(outcomes: Sequence[Outcome], verdict: Verdict) -> dict[str, pl.DataFrame]:
+    """Outcomes, findings, cites and hypotheses as tables."""
     findings = [f for o in outcomes for f in o.findings]
-    return {
-        "outcomes": TABLES["outcomes"].rows([{"analysis": o.analysis, "status": o.status, "why": o.why} for o in outcomes]),
-        "findings": TABLES["findings"].rows(
-            [
-                {
-                    "finding_id": f.id, "analysis": f.analysis, "sign": f.sign, "ranks": list(f.ranks), "hosts": list(f.hosts), "groups": list(f.groups),
-                    "explains": list(f.explains), "says": f.says, "numbers": json.dumps(dict(f.numbers), sort_keys=True, default=str),
-                }
-                for f in findings
-            ]
-        ),
-        "cites": TABLES["cites"].rows(
-            [{"finding_id": f.id, "table": c.table, "evidence_id": c.evidence_id, "path": c.path, "record": c.record, "text": c.text} for f in findings for c in f.cites]
-        ),
-    }  # fmt: skip
+    cites = [(f.id, cite) for f in findings for cite in f.cites]
+    rows: dict[str, list[dict[str, Any]]] = {
+        "outcomes": [{"analysis": o.analysis, "status": o.status, "why": o.why} for o in outcomes],
+        "findings": [
+            {
+                "finding_id": f.id,
+                "analysis": f.analysis,
+                "sign": f.sign,
+                "ranks": list(f.ranks),
+                "hosts": list(f.hosts),
+                "groups": list(f.groups),
+                "explains": list(f.explains),
+                "says": f.says,
+                "numbers": json.dumps(dict(f.numbers), sort_keys=True, default=str),
+            }
+            for f in findings
+        ],
+        "cites": [
+            {"finding_id": i, "table": c.table, "evidence_id": c.evidence_id, "path": c.path, "record": c.record, "text": c.text}
+            for i, c in cites
+        ],
+        "hypotheses": [
+            {
+                "cause": h.cause,
+                "layer": h.layer,
+                "ranks": list(h.ranks),
+                "hosts": list(h.hosts),
+                "probability": h.probability,
+                "supports": list(h.supports),
+                "against": list(h.against),
+            }
+            for h in verdict.hypotheses
+        ],
+    }
+    return {name: TABLES[name].rows(found) for name, found in rows.items()}

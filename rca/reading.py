@@ -145,7 +145,7 @@ def read_source(
         reading.problem = f"cannot be recognised: {type(error).__name__}: {error}"
         return reading
     if not claimants:
-        reading.problem = "not recognised by any collector"
+        reading.problem = "no collector recognises it"
         reading.guess = _guess(head)
     for name in claimants:
         _read_with(name, known[name], source, parts, reading, read)
@@ -200,6 +200,6 @@ def readings_frame(readings: Sequence[Reading]) -> pl.DataFrame:
             "guess": r.guess,
         }
         for r in readings
-        for name in (r.collectors or [None])
+        for name in (*r.collectors, *([] if r.collectors else [None]))
     ]
     return TABLES["readings"].rows(rows)

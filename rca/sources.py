@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 import tarfile
@@ -107,10 +106,7 @@ def _unpack(archive: Source, spool: Path, sources: list[Source], unreadable: lis
     folder.mkdir(parents=True)
     budget = max(MAX_UNPACKED[0], MAX_UNPACKED[1] * archive.size_bytes)
     try:
-        with (
-            archive.open() as raw,
-            tarfile.open(fileobj=io.BufferedReader(raw) if not hasattr(raw, "peek") else raw, mode="r|") as tar,
-        ):  # type: ignore[type-var]
+        with archive.open() as raw, tarfile.open(fileobj=raw, mode="r|") as tar:
             for number, member in enumerate(tar):
                 name = f"{archive.path}/{member.name.lstrip('./')}"
                 if number >= MAX_ARCHIVE_FILES:

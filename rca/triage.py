@@ -9,48 +9,26 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from rca import plugins
-from rca.advise import advise
 from rca.analyses._waits import build_waits
 from rca.case import MemoryCase, frames_of, link
-from rca.diagnose import diagnose
-from rca.questions import ask_all
+from rca.judge import Judgement, judge
 from rca.reading import Parts, Reading, collectors, read_source, without_gc
-from rca.roster import Roster, roster
 from rca.sources import Inventory
 from rca.tables import TABLES
-from rca.types import Advice, Outcome, Source, Tables, Verdict
+from rca.types import Source
 
-__all__ = ["MIN_BYTES", "Judgement", "judge", "triage"]
+__all__ = ["MIN_BYTES", "triage"]
 
 MIN_BYTES = 8 << 20  # recorder dumps in all; less is read in full within a second
 MAX_LAGGING = 24  # lagging ranks read in full at first, those that lag in most groups first
 AHEAD_PER_GROUP = 2  # peers read for every group somebody lags in
 MAX_BODIES = 192  # dumps read in full at most; a job that needs more is answered by the full read
 MAX_ROUNDS = 6
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A verdict with all that led to it."""
-
-    outcomes: tuple[Outcome, ...]
-    verdict: Verdict
-    advice: Advice
-    roster: Roster
-
-
-def judge(case: Tables) -> Judgement:
-    """Ask everything, weigh it, advise."""
-    outcomes = tuple(ask_all(case))
-    who = roster(case)
-    verdict = diagnose(outcomes, who)
-    return Judgement(outcomes, verdict, advise(verdict, who), who)
 
 
 def triage(inventory: Inventory, spool: Path) -> Judgement | None:

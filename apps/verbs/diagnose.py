@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rca.triage import Judgement
+    from rca.judge import Judgement
 
 __all__ = ["arguments", "exit_code", "run"]
 
@@ -26,12 +26,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code: 0 a verdict, 1 unknown, 3 nothing readable, 4 an analysis failed."""
-    import time
-
     from apps.document import diagnosis_document, skipped, to_json
     from apps.session import open_session
     from apps.text import diagnosis_lines, write
-    from rca.triage import judge
 
     with open_session(args.path, args.case) as session:
         early = session.triage() if args.fast or not args.json else None
@@ -44,10 +41,9 @@ def run(args: argparse.Namespace) -> int:
             sys.stderr.write("rca: that is the early answer, from the headers and the deciding ranks; reading the rest to confirm it\n")
         case = session.case()
         try:
-            began = time.perf_counter()
-            judgement = judge(case)
+            judgement = session.judgement(case)
             skips = skipped(case, session.inventory)
-            timing = {"build_s": session.build_s, "diagnose_s": time.perf_counter() - began}
+            timing = {"build_s": session.build_s, "diagnose_s": session.diagnose_s}
         finally:
             case.close()
         if args.json:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -103,9 +103,17 @@ def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per odd rank (the earliest place it parts from its peers), or per pair that disagrees without a third to judge."""
     tail = _tail(case)
     odd, undecided = _against_members(tail)
-    sisters = {f.ranks[0]: f for f in _against_sisters(tail, case.derive(build_waits))}
+    waits = case.derive(build_waits)
+    sisters = {f.ranks[0]: f for f in _against_sisters(tail, waits)}
     found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
+    found = {rank: replace(f, explains=_held_up(f, waits)) for rank, f in found.items()}
     return [*(found[rank] for rank in sorted(found)), *(finding for pair, finding in undecided if not pair & set(found))]
+
+
+def _held_up(finding: Finding, waits: Waits) -> tuple[int, ...]:
+    """The other members of the group, for whom the call could not end well, and all who wait for them."""
+    members = {rank for group in finding.groups for rank in waits.members.get(group, ())}
+    return tuple(sorted((members | waits.behind({*members, *finding.ranks})) - set(finding.ranks)))
 
 
 def _tail(case: Tables) -> _Tail:

@@ -1,0 +1,82 @@
+"""Sentences about ranks that wait, shared by the questions that read the wait graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rca.analyses._waits import Call, Waits
+
+__all__ = ["awaited_calls", "awaited_number", "ranks_text", "says_absent", "says_alone", "says_silent", "waiting_text"]
+
+SHOWN = 6  # ranks named one by one in a sentence
+
+
+def ranks_text(ranks: Sequence[int], limit: int = SHOWN) -> str:
+    """ "rank 3", "ranks 1, 2", "ranks 0, 1, 2 and 9 more"."""
+    shown = ", ".join(map(str, ranks[:limit]))
+    more = f" and {len(ranks) - limit} more" if len(ranks) > limit else ""
+    return f"rank{'' if len(ranks) == 1 else 's'} {shown}{more}"
+
+
+def _wait(count: int) -> str:
+    return "waits" if count == 1 else "wait"
+
+
+def awaited_calls(waits: Waits, ranks: Sequence[int]) -> list[Call]:
+    """Calls that these ranks are awaited at, in the order of the program: the first is the one they should have made next."""
+    nodes = {node for rank in ranks for node in waits.awaited.get(rank, ())}
+    calls = [min((waits.first[r] for r in waits.waiters[node]), key=_entered) for node in nodes]
+    return sorted(calls, key=lambda call: (waits.place(call), _entered(call)))
+
+
+def _entered(call: Call) -> tuple[bool, float, bool, int, str]:
+    at = call.created_at
+    return (at is None, at.timestamp() if at else 0.0, call.is_p2p, call.rank, call.group_id)
+
+
+def awaited_number(calls: Sequence[Call]) -> dict[str, object] | None:
+    """The first awaited call as figures: group, op, sequence number."""
+    if not calls:
+        return None
+    call = calls[0]
+    return {"group": call.group_id, "op": call.op, "seq": call.p2p_seq if call.is_p2p else call.seq}
+
+
+def says_silent(waits: Waits, rank: int) -> str:
+    """What a rank that waits for nobody did not do."""
+    calls = awaited_calls(waits, (rank,))
+    if not calls:
+        return f"rank {rank} has nothing unfinished and is awaited"
+    call = calls[0]
+    if call.is_p2p:
+        return f"rank {rank} never made its side of {waits.name(call)}, where rank {call.rank} waits"
+    waiting = waits.waiters[call.node]
+    reached = waits.enqueued.get((rank, call.group_id))
+    own = f"; its own last call there was #{reached}" if reached else ""
+    return f"rank {rank} never joined {waits.name(call)}, where {ranks_text(waiting)} {_wait(len(waiting))}{own}"
+
+
+def says_alone(waits: Waits, rank: int) -> str:
+    """What a rank is still in although its peers are through."""
+    call = waits.first[rank]
+    peers = len(waits.members.get(call.group_id, ())) - 1
+    return f"rank {rank} is still in {waits.name(call)}, which its {peers} peer{'' if peers == 1 else 's'} finished"
+
+
+def says_absent(waits: Waits, ranks: Sequence[int], lead: str) -> str:
+    """Who waits for ranks that left no dump, and where."""
+    direct = sorted({other for rank in ranks for other in waits.waiting_for(rank)} - set(ranks))
+    behind = waits.behind(ranks)
+    calls = awaited_calls(waits, ranks)
+    them = "it" if len(ranks) == 1 else "them"
+    says = f"{lead}, and {ranks_text(direct)} {_wait(len(direct))} for {them}"
+    says += f" in {waits.name(calls[0])}" if calls else ""
+    return says + (f"; {len(behind)} ranks wait in all" if len(behind) > len(direct) else "")
+
+
+def waiting_text(behind: int, accused: int) -> str:
+    """How many ranks only wait."""
+    if not behind:
+        return ""
+    them = "it" if accused == 1 else "them"
+    return f". {behind} other rank{'' if behind == 1 else 's'} {_wait(behind)} for {them}, directly or through others"
