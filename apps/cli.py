@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from rca import __version__, plugins
 from rca.errors import CaseError, RcaError
 
+__all__ = ["main"]
+
 EXIT_TEXT = "exit codes: 0 a verdict (healthy included), 1 an honest unknown, 2 usage, 3 no readable evidence, 4 an analysis failed"
 
 

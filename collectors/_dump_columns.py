@@ -5,7 +5,9 @@ A dump holds thousands of calls but few distinct values. Measured: loading costs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import marshal
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import polars as pl
@@ -20,6 +22,7 @@ from rca.types import Source
 __all__ = ["columns", "rank_of_content", "stacks"]
 
 MAX_FRAMES = 1024
+RECORD_BLOCK = 4096
 TAIL = 128  # last calls of a rank in a group (and direction) that count as its tail
 LAST_CALLS = 64  # calls that are looked at for the rank a point-to-point call names
 
@@ -44,8 +47,8 @@ def columns(values: Values, groups: Groups, rank: int | None, stack_ids: list[st
             "flag_p2p": pl.Series(values["is_p2p"], dtype=pl.Boolean),
             "state": pl.Series(values["state"], dtype=pl.String),
             "is_retired": pl.Series(values["retired"], dtype=pl.Boolean),
-            "sizes": pl.Series(_texts(values["input_sizes"], values["output_sizes"], _shape), dtype=pl.String),
-            "dtypes": pl.Series(_texts(values["input_dtypes"], values["output_dtypes"], _types), dtype=pl.String),
+            "sizes": pl.Series(_sizes(values), dtype=pl.String),
+            "dtypes": pl.Series(_dtypes(values), dtype=pl.String),
             "created": pl.Series(values["time_created_ns"], dtype=pl.Int64),
             "started": pl.Series(values["time_discovered_started_ns"], dtype=pl.Int64),
             "completed": pl.Series(values["time_discovered_completed_ns"], dtype=pl.Int64),
@@ -57,18 +60,41 @@ def columns(values: Values, groups: Groups, rank: int | None, stack_ids: list[st
     retired = pl.col("is_retired").fill_null(value=False)
     ended = (pl.col("state") == "completed") | (retired & (pl.col("backend") == "gloo"))
     known: dict[str, pl.Expr] = {
-        "record": "E" + pl.int_range(pl.len()).cast(pl.String),
+        "record": pl.lit(_records(len(names))),
         "rank": pl.lit(rank, dtype=pl.Int64),
         "is_p2p": pl.col("flag_p2p").fill_null(value=False) | pl.col("named_p2p"),
         "created_at": _instant("created"),
         "started_at": _instant("started"),
         "completed_at": _instant("completed"),
         "timeout_s": pl.col("timeout_ms") / 1000,
-        "is_tail": ~ended.fill_null(value=False) | (pl.int_range(pl.len()).reverse().over("group_id", "src", "dst") < TAIL),
+        "is_tail": ~ended.fill_null(value=False) | pl.lit(pl.Series(_tail(names), dtype=pl.Boolean)),
     }
     for c in table.columns:
         known.setdefault(c.name, pl.col(c.name) if c.name in raw.columns else pl.lit(None, dtype=c.dtype))
     return raw.select(known[c.name].alias(c.name) for c in table.columns)
+
+
+def _records(height: int) -> pl.Series:
+    """E0, E1, ...: made once in blocks and cut to length."""
+    return _record_block(-(-height // RECORD_BLOCK)).head(height)
+
+
+@lru_cache(maxsize=4)
+def _record_block(blocks: int) -> pl.Series:
+    return "E" + pl.Series(range(blocks * RECORD_BLOCK)).cast(pl.String)
+
+
+def _tail(names: Sequence[_Names]) -> list[bool]:
+    """Whether each call is among the last TAIL of its group and direction."""
+    lanes = {name: (name[0], name[3], name[4]) for name in set(names)}
+    counts = dict.fromkeys(lanes.values(), TAIL)
+    found = []
+    for name in reversed(names):
+        lane = lanes[name]
+        counts[lane] -= 1
+        found.append(counts[lane] >= 0)
+    found.reverse()
+    return found
 
 
 def _instant(column: str) -> pl.Expr:
@@ -104,20 +130,26 @@ def _parse(name: Any, group: Group) -> _Names:
     return group.id, backend or None, op or None, source, target, pair is not None
 
 
-def _shape(tensors: Sequence[Sequence[int]]) -> str:
+def _sizes(values: Values) -> list[str]:
+    """ "input -> output" shapes of each call, written once per distinct pair; a pair is told by its marshalled bytes, which C makes fast.
+
+    Version 0 of that form has no back-references: `fields` has made sure that these are lists of lists of numbers and nothing deeper.
+    """
+    pairs = list(zip(values["input_sizes"], values["output_sizes"], strict=True))
+    keys = [marshal.dumps(pair, 0) for pair in pairs]
+    texts = {key: f"{_shapes(pair[0])} -> {_shapes(pair[1])}" for key, pair in dict(zip(keys, pairs, strict=True)).items()}
+    return list(map(texts.__getitem__, keys))
+
+
+def _shapes(tensors: Sequence[Sequence[int]]) -> str:
     return " ".join(",".join(map(str, shape)).join("[]") for shape in tensors)
 
 
-def _types(kinds: Sequence[str]) -> str:
-    return " ".join(dict.fromkeys(kinds))
-
-
-def _texts(inputs: list[Any], outputs: list[Any], write: Callable[[Any], str]) -> list[str]:
-    """ "input -> output" of each call, written once per distinct pair; a pair is told by its literal form, which C writes fast."""
-    pairs = list(zip(inputs, outputs, strict=True))
-    keys = list(map(repr, pairs))
-    memo = {key: f"{write(pair[0])} -> {write(pair[1])}" for key, pair in dict(zip(keys, pairs, strict=True)).items()}
-    return list(map(memo.__getitem__, keys))
+def _dtypes(values: Values) -> list[str]:
+    """ "input -> output" types of each call, each type once."""
+    pairs = list(zip(map(" ".join, values["input_dtypes"]), map(" ".join, values["output_dtypes"]), strict=True))
+    texts = {pair: " -> ".join(" ".join(dict.fromkeys(side.split(" "))) for side in pair) for pair in set(pairs)}
+    return list(map(texts.__getitem__, pairs))
 
 
 def stacks(entries: Sequence[Entry]) -> tuple[list[str | None], list[Entry]]:
@@ -125,23 +157,24 @@ def stacks(entries: Sequence[Entry]) -> tuple[list[str | None], list[Entry]]:
 
     A pickle shares its frame objects (often the whole list), so a stack is told by their identities.
     """
-    by_list: dict[int, str | None] = {}
+    lists = [entry.get("frames") for entry in entries]
+    keys = list(map(id, lists))
+    first: dict[int, int] = {}
+    for place, key in enumerate(keys):
+        first.setdefault(key, place)
     by_frames: dict[tuple[int, ...], str | None] = {}
     rows: dict[str, Entry] = {}
-    ids: list[str | None] = []
-    for place, entry in enumerate(entries):
-        frames = entry.get("frames")
+    ids: dict[int, str | None] = {}
+    for key, place in first.items():
+        frames = lists[place]
         if not frames or type(frames) is not list or len(frames) > MAX_FRAMES:
-            ids.append(None)
+            ids[key] = None
             continue
-        whole = id(frames)
-        if whole not in by_list:
-            key = tuple(map(id, frames))
-            if key not in by_frames:
-                by_frames[key] = _describe(frames, f"E{place}", rows)
-            by_list[whole] = by_frames[key]
-        ids.append(by_list[whole])
-    return ids, list(rows.values())
+        content = tuple(map(id, frames))
+        if content not in by_frames:
+            by_frames[content] = _describe(frames, f"E{place}", rows)
+        ids[key] = by_frames[content]
+    return list(map(ids.__getitem__, keys)), list(rows.values())
 
 
 def _describe(frames: list[Any], record: str, rows: dict[str, Entry]) -> str | None:

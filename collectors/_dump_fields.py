@@ -9,18 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 from collectors._groups import plain_text
 from rca.types import Skip
 
-__all__ = ["P2P_NAME", "Entry", "Values", "fields"]
+__all__ = ["P2P_NAME", "Entry", "Values", "fields", "fields_one_by_one"]
 
 Entry = dict[str, Any]
 Values = dict[str, list[Any]]
 
-_FIELDS = (
+FIELDS = (
     "record_id",
     "pg_id",
     "process_group",
@@ -41,44 +40,35 @@ _FIELDS = (
     "is_p2p",
     "thread_id",
 )
-_TAKE = itemgetter(*_FIELDS)
-_NUMBERS = ("record_id", "collective_seq_id", "p2p_seq_id", "op_id", "timeout_ms", "time_created_ns")
-_MOMENTS = ("time_discovered_started_ns", "time_discovered_completed_ns")
 P2P_NAME = re.compile(r"(?:send|recv)\s+(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
 _INT_LIMIT = 1 << 62
 MAX_DIMS = 64  # dimensions of a tensor
 MAX_TENSORS = 65536  # tensors in one coalesced call
 
 
-def fields(entries: Sequence[Entry]) -> tuple[Values, list[Skip]]:
-    """field -> its value in every call (`process_group` as a (name, description) tuple); and what had to be left out."""
-    try:
-        values: Values = dict(zip(_FIELDS, map(list, zip(*map(_TAKE, entries), strict=True)), strict=True))
-        _check(values)
-    except (KeyError, TypeError):
-        return _one_by_one(entries)
+def fields(entries: Sequence[Entry]) -> Values:
+    """field -> its value in every call (`process_group` as a (name, description) tuple).
+
+    Raises KeyError or TypeError when a field is missing or what is looked at here has another type; the frame made of the rest raises the
+    same for the others. Then `fields_one_by_one` is the way.
+    """
+    values: Values = {name: [entry[name] for entry in entries] for name in FIELDS}
+    _check(values)
     values["process_group"] = list(map(tuple, values["process_group"]))
-    return values, []
+    return values
 
 
 def _check(values: Values) -> None:
-    """Raise TypeError unless every value has the type a recorder writes: a hostile file must not reach the fast path."""
-    kinds: dict[str, set[type]] = {name: set(map(type, column)) for name, column in values.items()}
-    none = type(None)
-    for name in (*_NUMBERS, *_MOMENTS):
-        _expect(kinds[name] <= {int, none})
-        known = values[name] if none not in kinds[name] else [n for n in values[name] if n is not None]
-        _expect(not known or (max(known) < _INT_LIMIT and min(known) > -_INT_LIMIT))
-    _expect(kinds["state"] | kinds["profiling_name"] | kinds["thread_id"] <= {str, none})
-    _expect(kinds["retired"] | kinds["is_p2p"] <= {bool, none})
+    """Raise TypeError where a value could do harm before polars checks its type: what gets hashed, marshalled or joined."""
     for name in ("input_sizes", "output_sizes"):
-        _expect(kinds[name] == {list})
+        _expect(set(map(type, values[name])) == {list})
         shapes = list(chain.from_iterable(values[name]))
         _expect(set(map(type, shapes)) <= {list} and set(map(type, chain.from_iterable(shapes))) <= {int})
     for name in ("input_dtypes", "output_dtypes"):
-        _expect(kinds[name] == {list} and set(map(type, chain.from_iterable(values[name]))) <= {str})
-    _expect(kinds["process_group"] <= {tuple, list} and set(map(len, values["process_group"])) == {2})
+        _expect(set(map(type, values[name])) == {list})  # that they hold texts only is checked when they are joined
+    _expect(set(map(type, values["process_group"])) <= {tuple, list} and set(map(len, values["process_group"])) == {2})
     _expect(set(map(type, chain.from_iterable(values["process_group"]))) == {str})
+    _expect(set(map(type, values["profiling_name"])) <= {str})
 
 
 def _expect(fact: bool) -> None:  # noqa: FBT001 - the one thing it is about
@@ -86,7 +76,7 @@ def _expect(fact: bool) -> None:  # noqa: FBT001 - the one thing it is about
         raise TypeError
 
 
-def _one_by_one(entries: Sequence[Entry]) -> tuple[Values, list[Skip]]:
+def fields_one_by_one(entries: Sequence[Entry]) -> tuple[Values, list[Skip]]:
     """The slow way for other recorder versions and damaged calls: each field checked, what does not fit becomes null."""
     kept: list[Entry] = []
     for entry in entries:
@@ -99,7 +89,7 @@ def _one_by_one(entries: Sequence[Entry]) -> tuple[Values, list[Skip]]:
         kept.append(modern)
     clean: dict[str, list[Any]] = {}
     damaged = 0
-    for name in _FIELDS:
+    for name in FIELDS:
         column = []
         for entry in kept:
             value, ok = _fit(name, entry.get(name))

@@ -34,17 +34,21 @@ def group_kind(desc: str) -> str:
 def parse_ranks(value: object) -> tuple[int, ...]:
     """Global ranks of a `pg_config` entry, sorted: a list, or the text "[0, 1]"; empty when it says nothing."""
     if isinstance(value, str):
-        if not _RANKS.fullmatch(value):
-            return ()
-        found: Iterable[object] = map(int, re.findall(r"\d{1,9}", value))
-    elif isinstance(value, list | tuple):
-        found = value
-    else:
-        return ()
+        return _ranks_in(value)
+    return _unique(value) if isinstance(value, list | tuple) else ()
+
+
+@lru_cache(maxsize=4096)  # the list of a large group stands in the dump of every member
+def _ranks_in(text: str) -> tuple[int, ...]:
+    return _unique(map(int, re.findall(r"\d{1,9}", text))) if _RANKS.fullmatch(text) else ()
+
+
+def _unique(found: Iterable[object]) -> tuple[int, ...]:
     ranks = sorted({rank for rank in found if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0})
     return tuple(ranks) if len(ranks) <= MAX_RANKS else ()
 
 
+@lru_cache(maxsize=65536)
 def group_id(kind: str, ranks: tuple[int, ...]) -> str:
     """`<kind>:<8 hex digits of the sorted global ranks>`: the same group has the same id on every rank."""
     return f"{kind}:{hashlib.sha256(','.join(map(str, ranks)).encode()).hexdigest()[:8]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -148,24 +147,12 @@ def dump_status(text: str) -> str:
 
 def read_bytes(source: Source) -> tuple[bytes, Skip | None]:
     """All bytes, or the good beginning of a torn archive together with the reason."""
-    chunks: list[bytes] = []
-    size, torn = 0, None
-    try:
-        with source.open() as file:
-            while size <= MAX_BYTES and (chunk := file.read(CHUNK_BYTES)):
-                chunks.append(chunk)
-                size += len(chunk)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        torn = f"breaks off: {error}"
-    except Exception as error:  # zstandard is loaded on demand and raises its own type
-        if type(error).__module__.partition(".")[0] not in ("zstd", "zstandard"):
-            raise
-        torn = f"breaks off: {error}"
-    if size > MAX_BYTES:
+    data, torn = source.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
         raise EvidenceError(source.path, None, f"larger than {MAX_BYTES} bytes after decompression: no stack dump")
-    if torn and not chunks:
-        raise EvidenceError(source.path, None, torn)
-    return b"".join(chunks), Skip(None, torn) if torn else None
+    if torn and not data:
+        raise EvidenceError(source.path, None, f"breaks off: {torn}")
+    return data, Skip(None, f"breaks off: {torn}") if torn else None
 
 
 def read_lines(data: bytes) -> list[str]:

@@ -11,12 +11,13 @@ import pickle
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from collectors._dump_columns import columns, rank_of_content, stacks
-from collectors._dump_fields import fields
+from collectors._dump_fields import Values, fields, fields_one_by_one
 from collectors._dump_groups import Groups
 from collectors._groups import plain_text
 from collectors._unpickle import MAX_FILE_BYTES, PickleRefused, cut_header, load, salvage
@@ -132,21 +133,10 @@ def _whole_json_entries(text: str) -> list[Any]:
 
 def _good_bytes(source: Source) -> bytes:
     """The bytes that can be had, capped; a compressed file that breaks off gives what decompresses."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        with source.open() as file:
-            while size <= MAX_FILE_BYTES and (part := file.read(1 << 20)):
-                parts.append(part)
-                size += len(part)
-    except (EOFError, OSError, zlib.error, ValueError):
-        pass
-    except Exception as error:
-        if type(error).__module__.split(".")[0] != "zstd" and "zstd" not in type(error).__module__:
-            raise
-    if size > MAX_FILE_BYTES:
+    data, _ = source.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
         raise EvidenceError(source.path, None, f"more than {MAX_FILE_BYTES:,} bytes once decompressed: refused")
-    return b"".join(parts)
+    return data
 
 
 def _plain_size(source: Source) -> int:
@@ -160,64 +150,72 @@ def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn:
         entries = []
     if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
         raise EvidenceError(source.path, None, "`entries` is no list of calls")
-    good = entries if all(map(dict.__instancecheck__, entries)) else [e for e in entries if isinstance(e, dict)]
+    good = entries if set(map(type, entries)) <= {dict} else [e for e in entries if isinstance(e, dict)]
     if len(good) < len(entries):
         yield Skip(None, f"{len(entries) - len(good)} of {len(entries)} entries are no calls")
-    values, skipped = fields(good) if good else ({}, [])
-    yield from skipped
+    try:
+        dump = _framed(source, document, fields(good) if good else {}, good, is_torn=is_torn)
+    except (KeyError, TypeError, OverflowError, pl.exceptions.PolarsError):  # another recorder version, or damaged calls
+        values, skipped = fields_one_by_one(good)
+        yield from skipped
+        dump = _framed(source, document, values, good, is_torn=is_torn)
+    if dump.doubt:
+        yield Skip(None, dump.doubt)
+    if good:
+        yield TABLES["stack_frames"], TABLES["stack_frames"].rows(dump.stacks)
+        yield TABLES["collectives"], dump.calls
+    yield TABLES["groups"], TABLES["groups"].rows(dump.groups.rows())
+    yield TABLES["memberships"], dump.groups.memberships(dump.rank)
+    yield TABLES["group_status"], TABLES["group_status"].rows(dump.groups.status_rows(dump.rank))
+    row = _dump_row(document, dump) | {"format": "json" if is_json else "pickle", "is_torn": is_torn}
+    yield TABLES["dumps"], TABLES["dumps"].rows([row if with_entries else row | {"num_entries": None}])
+
+
+@dataclass(frozen=True)
+class _Dump:
+    """One dump as rows."""
+
+    groups: Groups
+    rank: int | None
+    doubt: str
+    calls: pl.DataFrame
+    stacks: list[dict[str, Any]]
+    values: Values
+
+
+def _framed(source: Source, document: dict[str, Any], values: Values, entries: Sequence[dict[str, Any]], *, is_torn: bool) -> _Dump:
     groups = Groups(document, values, is_torn=is_torn)
     rank, doubt = rank_of_content(source, groups, values)
-    if doubt:
-        yield Skip(None, doubt)
-    rows: pl.DataFrame | None = None
-    if good:
-        stack_ids, frames = stacks(good)
-        rows = columns(values, groups, rank, stack_ids, TABLES["collectives"])
-        yield TABLES["stack_frames"], TABLES["stack_frames"].rows(frames)
-        yield TABLES["collectives"], rows
-    yield TABLES["groups"], TABLES["groups"].rows(groups.rows())
-    yield TABLES["memberships"], groups.memberships(rank)
-    yield TABLES["group_status"], TABLES["group_status"].rows(groups.status_rows(rank))
-    yield (
-        TABLES["dumps"],
-        TABLES["dumps"].rows([_dump_row(document, rows, rank, is_json=is_json, is_torn=is_torn, with_entries=with_entries)]),
-    )
+    stack_ids, frames = stacks(entries)
+    table = TABLES["collectives"]
+    calls = columns(values, groups, rank, stack_ids, table) if entries else table.frame()
+    return _Dump(groups, rank, doubt, calls, frames, values)
 
 
-def _dump_row(
-    document: dict[str, Any],
-    rows: pl.DataFrame | None,
-    rank: int | None,
-    *,
-    is_json: bool,
-    is_torn: bool,
-    with_entries: bool,
-) -> dict[str, Any]:
+def _dump_row(document: dict[str, Any], dump: _Dump) -> dict[str, Any]:
+    calls = dump.calls
     row: dict[str, Any] = {
         "record": "E0",
-        "rank": rank,
+        "rank": dump.rank,
         "version": plain_text(document.get("version"))[:40] or None,
-        "format": "json" if is_json else "pickle",
-        "num_entries": 0 if with_entries else None,
-        "is_torn": is_torn,
+        "num_entries": calls.height,
     }
-    if rows is not None and rows.height:
-        done = (rows["state"] == "completed") | rows["is_retired"].fill_null(value=False)
+    if calls.height:
+        ended = "completed" in dump.values["state"] or True in dump.values["retired"]
         row |= {
-            "num_entries": rows.height,
-            "backend": _most_common(rows["backend"]),
-            "first_record_id": rows["record_id"].min(),
-            "first_at": rows["created_at"].min(),
-            "last_at": rows["created_at"].max(),
-            "has_only_active": not done.any(),
-            "main_thread_id": _most_common(rows["thread_id"]),
+            "backend": _most_common(calls["backend"].to_list()),
+            "first_record_id": calls["record_id"].min(),
+            "first_at": calls["created_at"].min(),
+            "last_at": calls["created_at"].max(),
+            "has_only_active": not ended,
+            "main_thread_id": _most_common(dump.values["thread_id"]),
         }
     return row
 
 
-def _most_common(values: pl.Series) -> Any:
-    counts = values.drop_nulls().value_counts(sort=True, name="n").sort(["n", values.name], descending=[True, False])
-    return counts[values.name][0] if counts.height else None
+def _most_common(values: Sequence[Any]) -> Any:
+    kinds = sorted(kind for kind in set(values) if kind is not None)
+    return max(kinds, key=values.count, default=None)
 
 
 __all__: Sequence[str] = ["EMITS", "claims", "read", "read_header"]

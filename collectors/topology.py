@@ -72,8 +72,9 @@ def _csv_columns(head: bytes) -> list[str] | None:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of `ranks`, and of `groups` and `memberships` where the map has groups."""
-    with source.open() as file:
-        data = file.read(MAX_BYTES + 1)
+    data, torn = source.read(MAX_BYTES + 1)
+    if torn:
+        yield Skip(None, f"breaks off: {torn}")
     if len(data) > MAX_BYTES:
         raise EvidenceError(source.path, None, f"more than {MAX_BYTES:,} bytes: no rank map")
     text = data.decode("utf-8-sig", "replace")
@@ -85,7 +86,10 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         entries, groups, lead = *_of_json(document), "E"
     else:
         sample = text.split("\n", 1)[0]
-        entries = list(csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=sample.count)))
+        try:
+            entries = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=sample.count)))
+        except csv.Error as error:
+            raise EvidenceError(source.path, None, f"no valid CSV ({error})") from None
         groups, lead = [], "L"
     rows = []
     for place, entry in enumerate(entries[:MAX_RANKS]):

@@ -6,7 +6,9 @@ the old case or none, never half of one.
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,10 +22,10 @@ import polars as pl
 from rca import __version__, topology
 from rca.errors import CaseError
 from rca.reading import Parts, Progress, Reading, collectors, read_source, readings_frame, without_gc
-from rca.sources import Inventory
+from rca.sources import WORKSPACE, Inventory
 from rca.tables import TABLES
 from rca.topology import Hint
-from rca.types import Tables
+from rca.types import Source, Tables
 
 if TYPE_CHECKING:
     import duckdb
@@ -93,7 +95,15 @@ class Case(Derived):
 
     def meta(self) -> dict[str, str]:
         """What the case was built from and with."""
-        return dict(self._connection.execute("SELECT key, value FROM meta").fetchall())
+        return dict(self._rows("SELECT key, value FROM meta"))
+
+    def _rows(self, query: str) -> list[Any]:
+        import duckdb
+
+        try:
+            return self._connection.cursor().execute(query).fetchall()
+        except duckdb.Error as error:
+            raise CaseError(f"{self.path}: damaged ({str(error).splitlines()[0]}). Delete it and build again.") from None
 
     def table(self, name: str, *, where: str | None = None, with_stale: bool = False) -> pl.LazyFrame:
         """A declared table as a LazyFrame; only the columns (and with `where` the rows) asked for are read, in bounded chunks."""
@@ -117,7 +127,7 @@ class Case(Derived):
     def _chunks(self, name: str, columns: Sequence[str], conditions: Sequence[str]) -> Iterator[pl.DataFrame]:
         cursor = self._connection.cursor()  # one query at a time each: an analysis may read two tables at once
         cursor.execute("SET TimeZone='UTC'")
-        height = int(cursor.execute(f'SELECT count(*) FROM "{name}"').fetchall()[0][0])
+        height = int(self._rows(f'SELECT count(*) FROM "{name}"')[0][0])
         listed = ", ".join(f'"{column}"' for column in columns)
         for start in range(0, max(height, 1), CHUNK_ROWS):
             window = [f"rowid >= {start} AND rowid < {start + CHUNK_ROWS}"] if height > CHUNK_ROWS else []
@@ -127,9 +137,17 @@ class Case(Derived):
 
 @contextmanager
 def _workspace(target: Path) -> Iterator[Path]:
-    """A folder beside the target for parts and the file being written; gone afterwards, whatever happens."""
+    """A folder beside the target for parts and the file being written; gone afterwards, whatever happens.
+
+    A build that was killed could not remove its own: it bears the number of its process, and the next build clears it.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.tmp-", dir=target.parent))
+    prefix = f"{target.name}{WORKSPACE}"
+    for stray in target.parent.glob(f"{glob.escape(prefix)}*"):
+        number = stray.name.removeprefix(prefix).partition("-")[0]
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(stray, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=target.parent))
     try:
         yield folder
     finally:
@@ -152,7 +170,7 @@ def read_all(inventory: Inventory, parts: Parts, progress: Progress | None = Non
     readings: list[Reading] = []
     seen: dict[str, Reading] = {}
     with without_gc():
-        for number, source in enumerate(inventory.sources):
+        for number, source in enumerate(sorted(inventory.sources, key=_best_named_first)):
             if progress:
                 progress(number, len(inventory.sources), source.path)
             try:
@@ -171,7 +189,13 @@ def read_all(inventory: Inventory, parts: Parts, progress: Progress | None = Non
     if progress:
         progress(len(inventory.sources), len(inventory.sources), "")
     parts.flush()
+    readings.sort(key=lambda r: r.source.path)
     return Read(inventory, parts, readings, link(parts, readings))
+
+
+def _best_named_first(source: Source) -> tuple[bool, bool, str]:
+    """Of two files with the same bytes the one is read whose name says more."""
+    return source.rank_said is None, source.rank_hint is None, source.path
 
 
 def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
@@ -247,13 +271,20 @@ def build(
                     has_stale = bool(read.frames["evidence"]["is_stale"].any())
                     for name, frame in judge(Case(draft, connection, has_stale=has_stale)).items():
                         _insert(connection, name, frame, folder)
+                connection.execute("CHECKPOINT")  # raises when the disk is full; closing would not, and leave all in the log beside
+            if draft.with_name(f"{draft.name}.wal").exists():
+                raise CaseError(f"{target}: the case could not be written completely. Free some space, or name another place with --case.")
             draft.replace(target)
             return read
     except OSError as error:
         raise CaseError(
             f"{target}: the case cannot be written ({error.strerror or error}). Free some space, or name another place with --case."
         ) from None
-    except duckdb.Error as error:
+    except RuntimeError as error:
+        if "interrupt" in str(error).lower() and not isinstance(error, duckdb.Error):
+            raise KeyboardInterrupt from None  # DuckDB turns Ctrl-C into an error of its own
+        if not isinstance(error, duckdb.Error):
+            raise
         raise CaseError(
             f"{target}: the case cannot be written ({str(error).splitlines()[0]}). Free some space, or name another place with --case."
         ) from None
@@ -291,12 +322,12 @@ def is_current(target: Path, inventory: Inventory) -> bool:
         return False
     try:
         case = Case.open(target)
+        try:
+            meta = case.meta()
+        finally:
+            case.close()
     except CaseError:
         return False
-    try:
-        meta = case.meta()
-    finally:
-        case.close()
     return (
         meta.get("schema") == SCHEMA_VERSION and meta.get("firstfault") == __version__ and meta.get("fingerprint") == inventory.fingerprint
     )

@@ -59,7 +59,7 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster) -> Verdict:
     if ranks and by_set[ranks] < ENOUGH:
         ranks = ()
     cause, p_cause = _best_cause(probabilities, ranks)
-    hypotheses = _hypotheses(probabilities, support, findings, roster)
+    hypotheses = _hypotheses(probabilities, support, findings, roster, (cause, ranks))
     return _verdict(cause, p_cause, ranks, by_set.get(ranks, 0.0), findings, hypotheses, roster)
 
 
@@ -120,9 +120,15 @@ def _best_cause(probabilities: Mapping[tuple[str, Suspects], float], ranks: Susp
 
 
 def _hypotheses(
-    probabilities: Mapping[tuple[str, Suspects], float], support: Support, findings: Sequence[Finding], roster: Roster
+    probabilities: Mapping[tuple[str, Suspects], float],
+    support: Support,
+    findings: Sequence[Finding],
+    roster: Roster,
+    answer: tuple[str, Suspects],
 ) -> tuple[Hypothesis, ...]:
-    order = sorted(probabilities, key=lambda k: (-probabilities[k], k[0], k[1]))[:MAX_HYPOTHESES]
+    """The most probable ones, best first; the answer itself and `unknown` are always among them."""
+    ranked = sorted(probabilities, key=lambda k: (-probabilities[k], k[0], k[1]))
+    order = [key for place, key in enumerate(ranked) if place < MAX_HYPOTHESES or key in (answer, ("unknown", ()))]
     found = []
     for cause, suspects in order:
         supports = support.get((cause, suspects), (0.0, ()))[1]

@@ -19,6 +19,7 @@ __all__ = ["Inventory", "Unreadable", "inventory"]
 IGNORED_NAMES = frozenset({"truth.json", "case.duckdb", ".git"})  # a drill's answer is never read; a case is not evidence
 MAX_ARCHIVE_FILES = 2_000_000
 MAX_UNPACKED = (8 << 30, 200)  # bytes that any archive may unpack to, or so many times its own size, whichever is more
+WORKSPACE = ".case-tmp-"  # part of the name of the folder a case is built in, which may lie inside the evidence
 _GZIP, _ZSTD, _DUCKDB = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"DUCK"
 
 
@@ -63,22 +64,34 @@ def inventory(root: Path, spool: Path) -> Inventory:
 
 def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[tuple[Path, str]]:
     if not root.is_dir():
-        yield root, root.name
+        yield root, printable(root.name)
         return
     real = root.resolve()
     for folder, folders, files in os.walk(
-        root, onerror=lambda e: unreadable.append(Unreadable(str(e.filename), f"cannot be listed: {e.strerror}"))
+        root, onerror=lambda e: unreadable.append(Unreadable(printable(str(e.filename)), f"cannot be listed: {e.strerror}"))
     ):
-        folders[:] = sorted(name for name in folders if name not in IGNORED_NAMES)
+        folders[:] = sorted(name for name in folders if name not in IGNORED_NAMES and WORKSPACE not in name)
         for name in sorted(files):
             path = Path(folder) / name
-            if name in IGNORED_NAMES or ".duckdb.tmp-" in name:
+            if name in IGNORED_NAMES or WORKSPACE in name:
                 continue
-            shown = path.relative_to(root).as_posix()
-            if path.is_symlink() and not path.resolve().is_relative_to(real):
-                unreadable.append(Unreadable(shown, "a link that leaves the folder: not followed"))
+            shown = printable(path.relative_to(root).as_posix())
+            if path.is_symlink() and not _stays_inside(path, real):
+                unreadable.append(Unreadable(shown, "a link that leaves the folder or leads nowhere: not followed"))
                 continue
             yield path, shown
+
+
+def printable(name: str) -> str:
+    """A file name that can be written out: bytes that are no UTF-8 are shown as replacement characters."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _stays_inside(link: Path, real: Path) -> bool:
+    try:
+        return link.resolve(strict=True).is_relative_to(real)
+    except (OSError, RuntimeError):  # it leads nowhere, or round in a circle
+        return False
 
 
 def _add(path: Path, name: str, spool: Path, sources: list[Source], unreadable: list[Unreadable]) -> None:
@@ -108,7 +121,7 @@ def _unpack(archive: Source, spool: Path, sources: list[Source], unreadable: lis
     try:
         with archive.open() as raw, tarfile.open(fileobj=raw, mode="r|") as tar:
             for number, member in enumerate(tar):
-                name = f"{archive.path}/{member.name.lstrip('./')}"
+                name = f"{archive.path}/{printable(member.name.lstrip('./'))}"
                 if number >= MAX_ARCHIVE_FILES:
                     unreadable.append(Unreadable(archive.path, f"more than {MAX_ARCHIVE_FILES:,} members: the rest is not read"))
                     break

@@ -106,7 +106,12 @@ class Table:
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
         """A frame of exactly this schema from row dictionaries; keys left out are null."""
-        return self.frame({name: [row.get(name) for row in rows] for name in self.schema}, height=len(rows))
+        if not rows:
+            return self.frame()
+        unknown = sorted({key for row in rows for key in row} - set(self.schema))
+        if unknown:
+            raise KeyError(f"table {self.name} has no column {', '.join(unknown)}")
+        return pl.from_dicts([{name: row.get(name) for name in self.schema} for row in rows], schema=self.schema)
 
     @property
     def ddl(self) -> str:

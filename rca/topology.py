@@ -251,7 +251,7 @@ def status_by_peers(frames: Frames) -> pl.DataFrame:
         groups = own.get((row["evidence_id"], kinds.get((row["_n"], row["place"]), "")), set())
         if row["group_id"] is None and len(groups) == 1:
             row |= {"group_id": next(iter(groups)), "mapped_by": "peers"}
-        rows.append(row)
+        rows.append({name: row[name] for name in TABLES["group_status"].schema})
     return TABLES["group_status"].rows(rows)
 
 

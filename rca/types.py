@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -92,18 +93,27 @@ class Source:
                 return int(found[1])
         return None
 
-    @cached_property
-    def head(self) -> bytes:
-        """The first 64 KiB after decompression; empty where they cannot be read."""
+    def read(self, limit: int) -> tuple[bytes, str]:
+        """Up to `limit` decompressed bytes, and why the stream broke off before its end ("" = it did not)."""
+        parts: list[bytes] = []
+        size, why = 0, ""
         try:
             with self.open() as file:
-                return file.read(HEAD_BYTES)
-        except (OSError, EOFError, ValueError):
-            return b""
-        except Exception as error:
-            if type(error).__module__.split(".")[0] in ("zstd", "zstandard", "zlib"):
-                return b""
-            raise
+                while size < limit and (part := file.read1(min(1 << 16, limit - size))):  # type: ignore[attr-defined]  # gzip and buffers
+                    parts.append(part)
+                    size += len(part)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            why = str(error) or type(error).__name__
+        except Exception as error:  # zstandard is loaded on demand and raises a type of its own
+            if type(error).__module__.partition(".")[0] not in ("zstd", "zstandard"):
+                raise
+            why = str(error)
+        return b"".join(parts), why
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first 64 KiB after decompression, or what can be had of them; empty where nothing can."""
+        return self.read(HEAD_BYTES)[0]
 
     @cached_property
     def sha256(self) -> str:

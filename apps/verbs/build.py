@@ -9,6 +9,8 @@ import argparse
 
 __all__ = ["arguments", "run"]
 
+NOT_ROWS = ("evidence", "readings", "outcomes", "findings", "cites", "hypotheses")  # what is always there, or was concluded
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca build PATH [--case FILE]`."""
@@ -31,6 +33,6 @@ def run(args: argparse.Namespace) -> int:
         finally:
             case.close()
         state = f"built in {session.build_s:.1f} s" if session.was_built else "already up to date"
-        shown = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n and name not in ("evidence", "readings"))
+        shown = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n and name not in NOT_ROWS)
         write([f"{session.target}: {state}", f"  {counts['evidence']} files; {shown or 'no rows'}"])
     return 0 if shown else 3

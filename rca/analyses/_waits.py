@@ -57,6 +57,7 @@ class Waits:
     last: dict[int, Call]  # rank -> its last recorded call
     hidden_p2p: bool  # the backend leaves no trace of send and recv (gloo)
     open_groups: frozenset[str]  # groups that may have members nobody has seen
+    torn: frozenset[int]  # ranks whose dump breaks off: what they did last is not known
     held: frozenset[int]  # ranks of which only the header tells that something is unfinished
     places: dict[tuple[str, int], int] = field(default_factory=dict)  # (kind of group, number) -> place in the program
     waiters: dict[Node, list[int]] = field(default_factory=dict)  # call -> ranks whose first unfinished call it is
@@ -108,9 +109,22 @@ class Waits:
         return f"{call.op} in {self.group(call.group_id)}" if call.is_p2p else f"{call.op} #{call.seq} of {self.group(call.group_id)}"
 
     def may_have_failed(self, rank: int) -> frozenset[int]:
-        """Members without a dump of the group that this rank called last: the call may have failed with them."""
+        """Members without a dump of the group that this rank called last: the call may have failed with them. Of a torn dump the last call
+        is not known, so all its groups count."""
         call = self.last.get(rank)
-        return self.members.get(call.group_id, frozenset()) - self.dumped - {rank} if call else frozenset()
+        groups = (
+            [m for m in self.members.values() if rank in m]
+            if rank in self.torn
+            else [self.members.get(call.group_id, frozenset())]
+            if call
+            else []
+        )
+        return frozenset().union(*groups) - self.dumped - {rank}
+
+    def last_is_open(self, rank: int) -> bool:
+        """Whether the last call was in a group whose members are not all known: one of them may have failed it."""
+        call = self.last.get(rank)
+        return call is not None and call.group_id in self.open_groups
 
 
 def is_done() -> pl.Expr:
@@ -149,7 +163,7 @@ def build_waits(case: Tables) -> Waits:
         for row in status.iter_rows(named=True)
         if row["rank"] in torn | (dumped - read) and (row["last_completed"] or 0) < (row["last_enqueued"] or 0)
     )
-    waits = Waits(members, dumped, read, first, enqueued, last, hidden, inferred, held)
+    waits = Waits(members, dumped, read, first, enqueued, last, hidden, inferred, torn, held)
     pairs = _pairs(calls) if progress["has_p2p"] else {}
     for rank, call in sorted(first.items()):
         waits.waiters.setdefault(call.node, []).append(rank)
@@ -343,6 +357,8 @@ def _late_members(waits: Waits, call: Call, finished: Mapping[tuple[int, str], i
         made = waits.enqueued.get((rank, call.group_id))
         if rank not in waits.dumped or (made is not None and made < seq):
             late.add(rank)
+        elif rank in waits.torn:
+            unsure.add(rank)
         elif finished.get((rank, call.group_id), -1) >= seq:
             done.add(rank)
         elif own is not None:  # it made the call, but is held by an earlier one

@@ -4,7 +4,8 @@
    job runs. None moved, all waiting: it hangs.
 2. The pace is the time between collectives of the group with the most ranks, as the recorder has them. A lasting slow-down (the later half
    against the earlier, both steady) is a finding even though the job moves.
-3. `clear` needs every rank seen twice, moving or waiting for others each time; a rank seen once, or a failed dump, leaves it open.
+3. `clear` needs every rank seen twice in a job that moves (a rank may be caught twice in one place; if it were stuck there, its peers
+   would stand still too) and a pace on record; a rank seen once, or a failed dump, leaves it open.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from statistics import median
 
 import polars as pl
 
-from rca.analyses._stack_views import WAITS_FOR_OTHERS, Motion, View, cite_view, loop_of, main_views, movement, seen
+from rca.analyses._stack_views import Motion, View, cite_view, loop_of, main_views, movement, seen
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -54,9 +55,6 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(
             f"the job moves, but {len(unseen)} of {max(len(expected), len(views))} ranks were not seen twice (ranks {shown})"
         )
-    stuck = [str(r) for r in motion.still if seen(views[r])[-1].wait_kind not in WAITS_FOR_OTHERS]
-    if stuck:  # a rank that waits may be caught twice in the same wait; one that does not wait has no such excuse
-        raise NotEnoughEvidence(f"the job moves, but ranks {', '.join(stuck[:8])} show the same stack in every sample")
     if gaps is None:
         raise NotEnoughEvidence(
             "every rank moves, but at which pace is not recorded: without a recorder dump a slow job looks like a healthy one"
@@ -72,7 +70,8 @@ def _expected_ranks(case: Tables) -> set[int]:
 
 
 def _still(motion: Motion, views: dict[int, list[View]]) -> Finding:
-    says = f"the job stands still: {len(motion.still)} of {len(motion.still) + len(motion.moved) + len(motion.left)} ranks show the same stack in every sample"
+    twice = len(motion.still) + len(motion.moved) + len(motion.left)
+    says = f"the job stands still: {len(motion.still)} of {twice} ranks show the same stack in every sample"
     if motion.left:
         says += f"; {len(motion.left)} left the training loop meanwhile"
     cites = tuple(cite_view(seen(views[rank])[-1]) for rank in motion.still[:3])

@@ -101,9 +101,9 @@ class _Tail:
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per odd rank (the earliest place it parts from its peers), or per pair that disagrees without a third to judge."""
-    tail = _tail(case)
-    odd, undecided = _against_members(tail)
     waits = case.derive(build_waits)
+    tail = _tail(case, waits.torn)
+    odd, undecided = _against_members(tail)
     sisters = {f.ranks[0]: f for f in _against_sisters(tail, waits)}
     found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
     found = {rank: replace(f, explains=_held_up(f, waits)) for rank, f in found.items()}
@@ -116,11 +116,12 @@ def _held_up(finding: Finding, waits: Waits) -> tuple[int, ...]:
     return tuple(sorted((members | waits.behind({*members, *finding.ranks})) - set(finding.ranks)))
 
 
-def _tail(case: Tables) -> _Tail:
+def _tail(case: Tables, torn: frozenset[int]) -> _Tail:
     same = pl.col("op").is_in(SAME_SHAPES)
     content = pl.struct("op", pl.when(same).then("sizes"), pl.when(same).then("dtypes"))
     rows = (
         case.table("collectives", where="is_tail")
+        .filter(~pl.col("rank").is_in(list(torn)))  # their last calls are missing
         .filter(pl.col("rank").is_not_null() & pl.col("record_id").is_not_null() & pl.col("collective_seq_id").is_not_null())
         .filter(~pl.col("is_p2p").fill_null(value=False) & (pl.col("op") != "coalesced").fill_null(value=True))
         .select(
@@ -317,6 +318,8 @@ def _added(sisters: Sequence[int], orders: Later, waits: Waits, tail: _Tail) -> 
         waiting = waits.first.get(rank)
         if waiting is None or waiting.is_p2p or waits.waiters[waiting.node] != [rank]:
             continue
+        if not waits.members.get(waiting.group_id, frozenset()) <= waits.read - waits.torn or waiting.group_id in waits.open_groups:
+            continue  # a member whose calls are not all known may be the one that did join
         kind = _kind(waiting.group_id)
         own = orders[rank].get(kind, ())
         calls = [call for call in tail.at(waiting.group_id, waiting.seq or 0) if call.rank == rank and call.order in own]

@@ -20,7 +20,7 @@ from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("stacks", "stack_frames")
-USES = ("ranks",)
+USES = ("ranks", "collectives")
 SIGNS = {
     "in_dataloader": Sign("stack", ("data_stall", "storage_stall", "code_hang")),
     "in_checkpoint": Sign("stack", ("storage_stall", "code_hang")),

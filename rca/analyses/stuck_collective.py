@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rca.analyses._stack_views import loop_of, main_views, movement
-from rca.analyses._waits import build_waits, cite_call
+from rca.analyses._wait_words import awaited_number
+from rca.analyses._waits import Call, Waits, build_waits, cite_call
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
@@ -47,19 +48,20 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not found:
         return ()
     if not motion.is_known and len(held_by_any) < BLOCKED_SHARE * len(waits.read):
-        raise NotEnoughEvidence(
-            f"{len(held_by_any)} of {len(waits.read)} ranks are inside a call that all members joined, as in any running job; no repeated stack says whether it moved"
-        )
-    return [
-        Finding(
-            "stuck_collective", "all_arrived",
-            f"all {len(ranks)} members arrived at {waits.name(call)} and none finished it; {len(held - set(ranks))} other ranks wait behind it",
-            groups=(call.group_id,), explains=tuple(sorted(held)), scope=str(call.node),
-            numbers={"members": list(ranks), "waiting": len(held), "awaited": {"group": call.group_id, "op": call.op, "seq": call.p2p_seq if call.is_p2p else call.seq}},
-            cites=tuple(cite_call(waits.first[r]) for r in ranks[:MAX_CITES]),
-        )
-        for call, ranks, held in found
-    ]  # fmt: skip
+        few = f"{len(held_by_any)} of {len(waits.read)} ranks are inside a call that all members joined, as in any running job"
+        raise NotEnoughEvidence(f"{few}; no repeated stack says whether it moved")
+    return [_finding(waits, call, ranks, held) for call, ranks, held in found]
+
+
+def _finding(waits: Waits, call: Call, ranks: Sequence[int], held: set[int]) -> Finding:
+    others = len(held - set(ranks))
+    behind = f"; {others} other ranks wait behind it" if others else ""
+    return Finding(
+        "stuck_collective", "all_arrived", f"all {len(ranks)} members arrived at {waits.name(call)} and none finished it{behind}",
+        groups=(call.group_id,), explains=tuple(sorted(held)), scope=str(call.node),
+        numbers={"members": list(ranks), "waiting": len(held), "awaited": awaited_number([call])},
+        cites=tuple(cite_call(waits.first[rank]) for rank in ranks[:MAX_CITES]),
+    )  # fmt: skip
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

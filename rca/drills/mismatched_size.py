@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rca.drills._layout import Injection, Layout, pick, shared_kind
 
+__all__ = ["ENDS", "STORY", "TRAP", "TRUTH", "inject"]
+
 TRUTH = {
     "cause": ["collective_mismatch"],
     "layer": ["software"],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rca.drills._layout import Injection, Layout, pick
 
+__all__ = ["ENDS", "STORY", "TRAP", "TRUTH", "inject"]
+
 TRUTH = {
     "cause": ["process_killed"],
     "layer": ["unknown"],
