@@ -111,20 +111,19 @@ class Waits:
     def may_have_failed(self, rank: int) -> frozenset[int]:
         """Members without a dump of the group that this rank called last: the call may have failed with them. Of a torn dump the last call
         is not known, so all its groups count."""
-        call = self.last.get(rank)
-        groups = (
-            [m for m in self.members.values() if rank in m]
-            if rank in self.torn
-            else [self.members.get(call.group_id, frozenset())]
-            if call
-            else []
-        )
+        if rank in self.torn:
+            groups = [members for members in self.members.values() if rank in members]
+        else:
+            groups = [self.members.get(self.last[rank].group_id, frozenset())] if rank in self.last else []
         return frozenset().union(*groups) - self.dumped - {rank}
 
-    def last_is_open(self, rank: int) -> bool:
-        """Whether the last call was in a group whose members are not all known: one of them may have failed it."""
+    def last_is_short(self, rank: int) -> bool:
+        """Whether the last call was in a group of which fewer members are known than of others of its kind: a missing one may have failed it."""
         call = self.last.get(rank)
-        return call is not None and call.group_id in self.open_groups
+        if call is None or call.group_id not in self.open_groups:
+            return False
+        kind = _kind(call.group_id)
+        return len(self.members[call.group_id]) < max(len(members) for group, members in self.members.items() if _kind(group) == kind)
 
 
 def is_done() -> pl.Expr:

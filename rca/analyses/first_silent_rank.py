@@ -50,7 +50,7 @@ MAX_CITES = 6
 _TOO_MANY = "too many ranks wait for nobody: the dumps were not taken at one moment, or most are missing"
 _HIDDEN = "several ranks wait for nobody as far as recorded, but this backend records no send or recv, so one may wait for another"
 _AFTER_ABSENT = "a rank fell silent after a call with a rank that left no dump: either may be first"
-_OPEN = "a rank is awaited, but its last call was in a group whose members are not all known and may have failed there"
+_SHORT = "a rank is awaited, but its last call was in a group whose members are not all known, and may have failed there"
 _ABSENT_HIDDEN = "ranks without a dump are awaited, and others wait in calls the recorder does not show"
 _ONLY_VICTIMS = "all waits end at ranks that themselves wait in a call the recorder does not show"
 _DOUBTFUL = "a rank without a dump is awaited, and whether others had arrived their dumps do not tell"
@@ -125,7 +125,7 @@ def _is_victim(waits: Waits, rank: int, views: Sequence[View], loop: Loop) -> bo
     inside = [v for v in shown if in_loop(v, loop)]
     if inside:
         return inside[-1].wait_kind in WAITS_FOR_OTHERS
-    return bool(shown) and (bool(waits.may_have_failed(rank)) or waits.last_is_open(rank))
+    return bool(shown) and (bool(waits.may_have_failed(rank)) or waits.last_is_short(rank))
 
 
 def _peers_through(waits: Waits, rank: int) -> bool:
@@ -150,9 +150,9 @@ def _accusations(scene: _Scene) -> list[Finding]:
         return [_tie(waits, (*unsure, *absent), _AFTER_ABSENT)]
     if absent and any(not waits.may_have_failed(rank) & set(absent) for rank in scene.victims):
         return [_tie(waits, (*silent, *absent), _ABSENT_HIDDEN)]
-    open_ended = [r for r in silent if waits.hidden_p2p and not scene.shown(r) and waits.last_is_open(r)]
-    if open_ended:
-        return [_tie(waits, (*silent, *absent), _OPEN)]
+    short = [r for r in silent if waits.hidden_p2p and not scene.shown(r) and waits.last_is_short(r)]
+    if short:
+        return [_tie(waits, (*silent, *absent), _SHORT)]
     confirmed = tuple(rank for rank in silent if scene.is_confirmed(rank))
     absent = tuple(a for a in absent if not any(_share_group(waits, a, c) for c in confirmed))  # those may only wait for the confirmed one
     if scene.victims and not silent and not absent and not scene.alone:
