@@ -1,0 +1,317 @@
+"""The import law, and the few places that may do what the rest may not. Judged from the source text; only three imports are run."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from _house import ROOT
+
+PACKAGES = ("rca", "collectors", "apps")
+FILES = tuple(sorted(p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")))
+FOUNDATION = ("rca", "rca.types", "rca.tables", "rca.causes", "rca.errors", "rca.plugins")
+ENGINE = (*FOUNDATION, "rca.roster", "rca.sources", "rca.reading", "rca.topology")
+STDLIB = frozenset(sys.stdlib_module_names)
+
+# file pattern -> (modules of the project, third-party packages) it may import, the first pattern that fits; the standard library always
+LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "rca/types.py": (("rca.tables",), ("polars", "zstandard")),
+    "rca/timing.py": ((), ()),
+    "rca/__init__.py": ((), ()),
+    "rca/plugins.py": ((), ()),
+    "rca/errors.py": ((), ()),
+    "rca/tables.py": (FOUNDATION, ("polars",)),
+    "rca/causes.py": (FOUNDATION, ("polars",)),
+    "rca/sources.py": (FOUNDATION, ()),
+    "rca/topology.py": (FOUNDATION, ("polars", "numpy")),
+    "rca/roster.py": (FOUNDATION, ("polars",)),
+    "rca/diagnose.py": ((*FOUNDATION, "rca.roster"), ("polars", "numpy")),
+    "rca/advise.py": ((*FOUNDATION, "rca.roster"), ("polars", "numpy")),
+    "rca/reading.py": (FOUNDATION, ("polars",)),
+    "rca/questions.py": (FOUNDATION, ("polars",)),
+    "rca/case.py": (ENGINE, ("polars", "duckdb", "numpy")),
+    "rca/judge.py": ((*FOUNDATION, "rca.roster", "rca.questions", "rca.diagnose", "rca.advise"), ("polars",)),
+    "rca/triage.py": ((*ENGINE, "rca.case", "rca.judge", "rca.analyses._*"), ("polars", "numpy")),
+    "rca/reliability.py": (FOUNDATION, ("polars", "numpy", "scipy", "sklearn")),
+    "rca/knowledge.py": (FOUNDATION, ("polars", "numpy", "scipy", "sklearn")),
+    "rca/fleet.py": ((*ENGINE, "rca.case"), ("polars", "duckdb")),
+    "rca/analyses/*": ((*FOUNDATION, "rca.analyses._*"), ("polars", "numpy", "scipy", "sklearn")),
+    "rca/probes/*": ((*ENGINE, "rca.probes._*"), ("polars", "numpy", "torch")),
+    "rca/drills/*": ((*FOUNDATION, "rca.drills._*"), ("polars", "numpy", "torch", "zstandard")),
+    "rca/catalogue/*": ((), ()),
+    "collectors/*": (("rca.types", "rca.tables", "rca.errors", "collectors._*"), ("polars",)),
+    "apps/charts.py": (("rca", "rca.*", "apps.*"), ("polars", "plotly")),
+    "apps/explorer.py": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
+    "apps/pages/*": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
+    "apps/*": (("rca", "rca.*", "apps.*"), ("polars", "numpy")),
+}
+IN_FUNCTIONS_ONLY = ("torch", "sklearn", "scipy", "duckdb", "plotly", "streamlit", "zstandard", "pynvml")
+TRAINING_SCRIPT = "rca/drills/_job.py"  # runs as the injected job's own program, never imported by the library
+# Functions that catch broadly. The runners record what they caught; the others open compressed bytes, whose library raises a type
+# of its own that is loaded on demand, and raise again whatever is not that.
+RUNNERS = {("rca/reading.py", "read_source"), ("rca/reading.py", "_read_with"), ("rca/questions.py", "ask")}
+DECOMPRESSION = {("rca/types.py", "read"), ("rca/sources.py", "_unpack")}
+CLOCKS = frozenset(
+    {
+        *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "time.sleep"),
+        *("datetime.now", "datetime.utcnow", "datetime.today", "datetime.datetime.now", "date.today"),
+    }
+)
+ENVIRONMENT = frozenset({"os.environ", "os.getenv", "os.environb", "os.putenv", "os.getcwd", "Path.home", "Path.cwd"})
+NETWORK = frozenset({"socket", "urllib", "http", "ssl", "ftplib", "smtplib", "xmlrpc", "asyncio"})
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import and where it stands."""
+
+    module: str
+    line: int
+    in_function: bool
+    for_types_only: bool
+
+
+@cache
+def tree(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text("utf-8"), file)
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of a name or attribute, "" of anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (left := dotted(node.value)):
+        return f"{left}.{node.attr}"
+    return ""
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / Path(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def imports(file: str) -> list[Import]:
+    """Every import of a file, those in functions included; `from package import module` counts as the module."""
+    found = []
+
+    def visit(node: ast.AST, *, in_function: bool, for_types_only: bool) -> None:
+        inside = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: a relative import"
+            base = node.module or ""
+            names = [f"{base}.{a.name}" if is_module(f"{base}.{a.name}") else base for a in node.names]
+        found.extend(Import(name, node.lineno, in_function, for_types_only) for name in names)  # type: ignore[attr-defined]
+        types_only = for_types_only or (isinstance(node, ast.If) and dotted(node.test).endswith("TYPE_CHECKING"))
+        for child in ast.iter_child_nodes(node):
+            visit(child, in_function=inside, for_types_only=types_only)
+
+    visit(tree(file), in_function=False, for_types_only=False)
+    return found
+
+
+def calls(file: str) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Call):
+            yield dotted(node.func), node
+
+
+def fits(module: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(module, pattern) for pattern in patterns)
+
+
+def law_of(file: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return next(law for pattern, law in LAW.items() if fnmatch.fnmatchcase(file, pattern))
+
+
+def test_there_is_a_law_for_every_file() -> None:
+    assert [file for file in FILES if not any(fnmatch.fnmatchcase(file, pattern) for pattern in LAW)] == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_file_imports_only_what_its_layer_may(file: str) -> None:
+    own, third = law_of(file)
+    wrong = [
+        f"line {i.line}: {i.module}"
+        for i in imports(file)
+        if (top := i.module.partition(".")[0]) not in STDLIB and not (fits(i.module, own) if top in PACKAGES else top in third)
+    ]
+    assert wrong == []
+
+
+def test_duckdb_is_known_to_the_case_alone() -> None:
+    users = {file for file in FILES for i in imports(file) if i.module.partition(".")[0] == "duckdb"}
+    assert users <= {"rca/case.py", "rca/fleet.py"}
+
+
+def test_zstandard_is_opened_by_the_source_alone() -> None:
+    users = {file for file in FILES for i in imports(file) if i.module.partition(".")[0] == "zstandard"}
+    assert {file for file in users if not file.startswith("rca/drills/")} == {"rca/types.py"}
+
+
+def test_torch_is_used_by_drills_and_probes_alone() -> None:
+    users = {file for file in FILES for i in imports(file) if i.module.partition(".")[0] == "torch"}
+    assert [file for file in users if not file.startswith(("rca/drills/", "rca/probes/"))] == []
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f != TRAINING_SCRIPT])
+def test_heavy_packages_are_imported_in_the_function_that_needs_them(file: str) -> None:
+    heavy = [
+        f"line {i.line}: {i.module}"
+        for i in imports(file)
+        if i.module.partition(".")[0] in IN_FUNCTIONS_ONLY and not i.in_function and not i.for_types_only
+    ]
+    assert heavy == []
+
+
+def test_training_script_of_the_drills_is_imported_by_nobody() -> None:
+    assert [file for file in FILES for i in imports(file) if i.module == "rca.drills._job"] == []
+
+
+def test_questions_never_import_each_other() -> None:
+    wrong = [
+        (file, i.module)
+        for file in FILES
+        if file.startswith("rca/analyses/")
+        for i in imports(file)
+        if i.module.startswith("rca.analyses.") and not i.module.split(".")[2].startswith("_")
+    ]
+    assert wrong == []
+
+
+def test_plugins_are_imported_by_name_only_so_that_adding_one_touches_nothing_else() -> None:
+    plugin = re.compile(r"(collectors|rca\.analyses|rca\.drills|rca\.probes|apps\.verbs|apps\.pages)\.[a-z0-9][a-z0-9_]*$")
+    assert [(file, i.module) for file in FILES for i in imports(file) if plugin.match(i.module)] == []
+
+
+def test_only_the_edge_prints() -> None:
+    found = [
+        f"{file}:{node.lineno}"
+        for file in FILES
+        if not file.startswith(("apps/", TRAINING_SCRIPT))
+        for node in ast.walk(tree(file))
+        if (isinstance(node, ast.Call) and dotted(node.func) == "print") or dotted(node) in ("sys.stdout", "sys.stderr", "sys.__stdout__")
+    ]
+    assert found == []
+
+
+def test_only_the_edge_and_the_drills_read_the_clock_the_environment_or_the_network() -> None:
+    found = []
+    for file in FILES:
+        if file.startswith(("apps/", "rca/drills/", "rca/probes/", "rca/timing.py")):
+            continue
+        found += [f"{file}:{n.lineno}: {dotted(n)}" for n in ast.walk(tree(file)) if dotted(n) in CLOCKS | ENVIRONMENT]  # type: ignore[attr-defined]
+        found += [f"{file}:{i.line}: {i.module}" for i in imports(file) if i.module.partition(".")[0] in NETWORK]
+    assert found == []
+
+
+def test_only_the_runners_and_decompression_catch_broadly() -> None:
+    found: set[tuple[str, str]] = set()
+    for file in FILES:
+        functions = [n for n in ast.walk(tree(file)) if isinstance(n, ast.FunctionDef)]
+        for node in ast.walk(tree(file)):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            names = {dotted(kind) if kind else "everything" for kind in kinds}
+            if not names & {"everything", "Exception", "BaseException"}:
+                continue
+            where = [f.name for f in functions if f.lineno <= node.lineno <= (f.end_lineno or 0)][-1]
+            assert names == {"Exception"}, f"{file}:{node.lineno} catches {names}"
+            found.add((file, where))
+            if (file, where) in DECOMPRESSION:
+                assert any(isinstance(n, ast.Raise) for n in ast.walk(node)), f"{file}:{node.lineno} hides what is no decompression error"
+    assert found <= RUNNERS | DECOMPRESSION
+
+
+def test_nothing_in_evidence_can_run() -> None:
+    unsafe = {
+        *("eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.load", "marshal.loads"),
+        *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "shelve.open", "yaml.load"),
+    }
+    found = []
+    for file in FILES:
+        for name, node in calls(file):
+            shell = any(k.arg == "shell" and not (isinstance(k.value, ast.Constant) and k.value.value is False) for k in node.keywords)
+            if name in unsafe or shell:
+                found.append(f"{file}:{node.lineno}: {name}")
+        found += [f"{file}: {i.module}" for i in imports(file) if i.module in ("shelve", "dill", "cloudpickle", "joblib")]
+    assert found == []
+
+
+def test_evidence_readers_touch_nothing_but_bytes() -> None:
+    """Only `capture` may start programs or write."""
+    touching = ("subprocess", "shutil", "tempfile", "multiprocessing", "ctypes", "threading")
+    found = [
+        f"{file}:{i.line}: {i.module}"
+        for file in FILES
+        if file.startswith(("collectors/", "rca/analyses/"))
+        for i in imports(file)
+        if i.module.partition(".")[0] in touching
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_module_has_a_docstring_that_begins_with_a_sentence(file: str) -> None:
+    first = (ast.get_docstring(tree(file)) or "").split("\n\n")[0].strip()
+    assert first
+    assert re.search(r"[.:?!]$|[.:?!]\s", first)
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if not f.endswith("__init__.py") and f != TRAINING_SCRIPT])
+def test_public_names_of_a_module_are_listed_and_there(file: str) -> None:
+    body = tree(file).body
+    listed = [
+        ast.literal_eval(node.value)
+        for node in body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if dotted(target) == "__all__"
+    ]
+    assert len(listed) == 1, "no __all__"
+    names = listed[0]
+    defined = {n.name for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            defined |= {dotted(e) for t in targets for e in (t.elts if isinstance(t, ast.Tuple) else [t])}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            defined |= {alias.asname or alias.name for alias in node.names}
+    assert sorted(set(names) - defined) == []
+    assert [name for name in names if name.startswith("_")] == []
+    assert len(set(names)) == len(names)
+
+
+def loaded_by(*words: str) -> set[str]:
+    """Top-level packages that a Python command imports."""
+    done = subprocess.run([sys.executable, "-X", "importtime", *words], capture_output=True, text=True, cwd=ROOT, timeout=120, check=True)
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_import_rca_loads_nothing_but_the_standard_library() -> None:
+    loaded = loaded_by("-S", "-c", "import rca")
+    assert "rca" in loaded
+    assert loaded - STDLIB - {"rca", "encodings"} == {"imported package"}
+
+
+def test_help_loads_nothing_heavy() -> None:
+    loaded = loaded_by("-c", "import sys; from apps.cli import main; sys.exit(main(['--help']))")
+    assert "apps" in loaded
+    assert loaded & {"polars", "duckdb", "torch", "sklearn", "scipy", "numpy", "zstandard", "plotly", "streamlit", "pandas"} == set()
+
+
+def test_tables_are_declared_without_the_case_engine() -> None:
+    loaded = loaded_by("-c", "import rca.tables, rca.causes, rca.types, rca.errors, rca.plugins")
+    assert "polars" in loaded
+    assert loaded & {"duckdb", "torch", "sklearn", "scipy", "zstandard"} == set()
