@@ -12,6 +12,7 @@ from importlib import resources
 __all__ = ["group_id", "group_kind", "parse_ranks", "plain_text", "unlisted_group_id"]
 
 _RANKS = re.compile(r"[\[\](){}\s,\d]*")
+MAX_RANK = 1 << 31
 MAX_RANKS = 1_000_000  # members of one group; more is not a list of ranks
 
 
@@ -40,11 +41,11 @@ def parse_ranks(value: object) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)  # the list of a large group stands in the dump of every member
 def _ranks_in(text: str) -> tuple[int, ...]:
-    return _unique(map(int, re.findall(r"\d{1,9}", text))) if _RANKS.fullmatch(text) else ()
+    return _unique(map(int, re.findall(r"[0-9]{1,9}", text))) if _RANKS.fullmatch(text) else ()
 
 
 def _unique(found: Iterable[object]) -> tuple[int, ...]:
-    ranks = sorted({rank for rank in found if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0})
+    ranks = sorted({rank for rank in found if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < MAX_RANK})
     return tuple(ranks) if len(ranks) <= MAX_RANKS else ()
 
 
@@ -61,4 +62,6 @@ def unlisted_group_id(kind: str, name: str) -> str:
 
 def plain_text(value: object) -> str:
     """The text or number in a value, at most 400 characters; "" for anything else (writing out a hostile nested list could take for ever)."""
-    return value[:400] if isinstance(value, str) else str(value) if isinstance(value, int) and abs(value) < 1 << 63 else ""
+    if isinstance(value, str):
+        return value[:400].encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
+    return str(value) if isinstance(value, int) and abs(value) < 1 << 63 else ""

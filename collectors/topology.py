@@ -114,8 +114,8 @@ def _of_json(document: Any) -> tuple[list[Any], list[Any]]:
     pairs = ranks if isinstance(ranks, dict) else document
     found = []
     for key, value in pairs.items():
-        if str(key).isdigit():
-            found.append({"rank": int(key), **(value if isinstance(value, dict) else {"host": value})})
+        if (rank := _integer(key)) is not None:
+            found.append({"rank": rank, **(value if isinstance(value, dict) else {"host": value})})
     return found, groups if isinstance(groups, list) else []
 
 
@@ -132,7 +132,7 @@ def _rank_row(entry: Mapping[Any, Any]) -> dict[str, Any] | None:
 
 def _integer(value: Any) -> int | None:
     text = plain_text(value).strip()
-    return int(text) if re.fullmatch(r"-?\d{1,15}", text) else None
+    return int(text) if re.fullmatch(r"-?[0-9]{1,15}", text) else None
 
 
 def _groups(groups: Sequence[Any]) -> Iterator[tuple[Table, pl.DataFrame]]:

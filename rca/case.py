@@ -281,10 +281,10 @@ def build(
             f"{target}: the case cannot be written ({error.strerror or error}). Free some space, or name another place with --case."
         ) from None
     except RuntimeError as error:
-        if "interrupt" in str(error).lower() and not isinstance(error, duckdb.Error):
+        if "interrupt" in str(error).lower():
             raise KeyboardInterrupt from None  # DuckDB turns Ctrl-C into an error of its own
-        if not isinstance(error, duckdb.Error):
-            raise
+        raise
+    except duckdb.Error as error:
         raise CaseError(
             f"{target}: the case cannot be written ({str(error).splitlines()[0]}). Free some space, or name another place with --case."
         ) from None

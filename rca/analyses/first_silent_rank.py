@@ -63,6 +63,7 @@ class _Scene:
 
     waits: Waits
     views: Mapping[int, Sequence[View]]
+    loop: Loop
     hosts: Mapping[int, str]
     silent: tuple[int, ...]  # dumped, nothing unfinished
     alone: tuple[int, ...]  # dumped, unfinished although all peers are through
@@ -115,7 +116,7 @@ def _scene(case: Tables, waits: Waits, views: Mapping[int, Sequence[View]], loop
             alone.append(rank)
     known = case.table("ranks").filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null())
     hosts = dict(known.select("rank", "host").unique().collect().iter_rows())
-    return _Scene(waits, views, hosts, tuple(silent), tuple(alone), tuple(absent), tuple(victims))
+    return _Scene(waits, views, loop, hosts, tuple(silent), tuple(alone), tuple(absent), tuple(victims))
 
 
 def _is_victim(waits: Waits, rank: int, views: Sequence[View], loop: Loop) -> bool:
@@ -145,7 +146,8 @@ def _accusations(scene: _Scene) -> list[Finding]:
         if len(confirmed) != len(silent) and len(confirmed) != 1:
             return [_tie(waits, silent, _HIDDEN), *_absent(scene, absent)]
         silent = confirmed
-    unsure = [r for r in silent if absent and not scene.shown(r) and waits.hidden_p2p and waits.may_have_failed(r)]
+    told = bool(scene.loop)  # whether a stack can show that its rank is still in the training loop
+    unsure = [r for r in silent if absent and not (told and scene.shown(r)) and waits.hidden_p2p and waits.may_have_failed(r)]
     if unsure:
         return [_tie(waits, (*unsure, *absent), _AFTER_ABSENT)]
     if absent and any(not waits.may_have_failed(rank) & set(absent) for rank in scene.victims):

@@ -327,15 +327,15 @@ def _added(sisters: Sequence[int], orders: Later, waits: Waits, tail: _Tail) -> 
             continue
         place = list(own).index(calls[0].order)
         others = [r for r in sisters if r != rank]
-        votes = [r for r in others if len(orders[r].get(kind, ())) == place and _last_kind(orders[r]) not in (None, kind)]
+        votes = [r for r in others if len(orders[r].get(kind, ())) == place and _is_ahead(orders[r], orders[rank], kind)]
         if len(votes) >= MIN_SISTERS - 1 and not any(len(orders[r].get(kind, ())) > place for r in others):
             found.append(_finding("extra_call", calls[0], calls[0], len(votes)))
     return found
 
 
-def _last_kind(orders: Mapping[str, Sequence[int]]) -> str | None:
-    """The kind of a rank's last call after the anchor."""
-    return max(orders, key=lambda kind: orders[kind][-1], default=None)
+def _is_ahead(orders: Mapping[str, Sequence[int]], own: Mapping[str, Sequence[int]], kind: str) -> bool:
+    """Whether a sister has made more calls than the rank in another kind of group: it has gone on, and is not merely behind."""
+    return any(len(made) > len(own.get(other, ())) for other, made in orders.items() if other != kind)
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
