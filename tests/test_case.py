@@ -23,7 +23,7 @@ from rca.sources import inventory
 from rca.tables import TABLES
 
 CASE = FAULTY[0]
-NUM_KILLS = 6
+NUM_KILLS = 5
 
 
 @pytest.fixture(autouse=True)

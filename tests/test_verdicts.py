@@ -139,21 +139,18 @@ def assert_right(doc: dict[str, Any], answer: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", [*FOLDERS, *ARCHIVES])
-def test_shipped_case_has_its_true_verdict(name: str, tmp_path: Path) -> None:
+def test_shipped_case_has_its_true_verdict_and_says_so_in_the_first_line(name: str, tmp_path: Path) -> None:
     evidence = CASES / name if name in ARCHIVES else copy_case(name, tmp_path / name)
     done = call("diagnose", evidence, "--json", "--case", tmp_path / "case.duckdb")
     assert done.code == 0
     assert done.err == ""
     assert_right(done.doc, truth(name))
-
-
-@pytest.mark.parametrize("name", FAULTY)
-def test_shipped_case_names_rank_host_and_cause_in_the_first_line(name: str, tmp_path: Path) -> None:
+    first, *rest = call("diagnose", evidence, "--case", tmp_path / "case.duckdb").out.splitlines()
     answer = truth(name)
-    first, *rest = call("diagnose", copy_case(name, tmp_path / name)).out.splitlines()
-    assert first.startswith(f"Rank {answer['first_failing_ranks'][0]} on {answer['hosts'][0]} ")
+    if answer["first_failing_ranks"]:
+        assert first.startswith(f"Rank {answer['first_failing_ranks'][0]} on {answer['hosts'][0]} ")
     assert answer["cause"][0].replace("_", " ") in first
-    assert any(answer["action"][0].replace("_", " ") in line for line in rest if line.startswith("What to do"))
+    assert any(line.endswith(answer["action"][0].replace("_", " ")) for line in rest if line.startswith("What to do"))
 
 
 @pytest.mark.parametrize("name", HEALTHY)
