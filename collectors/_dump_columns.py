@@ -8,11 +8,12 @@ from __future__ import annotations
 import marshal
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import polars as pl
 
-from collectors._dump_fields import P2P_NAME, Entry, Values
+from collectors._dump_fields import P2P_NAME, Entry, Values, is_shape
 from collectors._dump_groups import Group, Groups
 from collectors._groups import plain_text
 from collectors._stack_keys import describe
@@ -23,55 +24,37 @@ __all__ = ["columns", "rank_of_content", "stacks"]
 
 MAX_FRAMES = 1024
 RECORD_BLOCK = 4096
-TAIL = 128  # last calls of a rank in a group (and direction) that count as its tail
+TAIL = 64  # last calls of a rank in a group (and direction) that count as its tail
 LAST_CALLS = 64  # calls that are looked at for the rank a point-to-point call names
 
-_Names = tuple[str, str | None, str | None, int | None, int | None, bool]
+_Name = tuple[str, str | None, str | None, int | None, int | None, bool]
+_NAME_COLUMNS = ("group_id", "backend", "op", "src", "dst", "is_p2p")
 
 
 def columns(values: Values, groups: Groups, rank: int | None, stack_ids: list[str | None], table: Table) -> pl.DataFrame:
-    """`collectives` rows in file order."""
-    names = _names(values, groups)
-    raw = pl.DataFrame(
-        {
-            "record_id": pl.Series(values["record_id"], dtype=pl.Int64),
-            "collective_seq_id": pl.Series(values["collective_seq_id"], dtype=pl.Int64),
-            "p2p_seq_id": pl.Series(values["p2p_seq_id"], dtype=pl.Int64),
-            "op_id": pl.Series(values["op_id"], dtype=pl.Int64),
-            "group_id": pl.Series([n[0] for n in names], dtype=pl.String),
-            "backend": pl.Series([n[1] for n in names], dtype=pl.String),
-            "op": pl.Series([n[2] for n in names], dtype=pl.String),
-            "src": pl.Series([n[3] for n in names], dtype=pl.Int64),
-            "dst": pl.Series([n[4] for n in names], dtype=pl.Int64),
-            "named_p2p": pl.Series([n[5] for n in names], dtype=pl.Boolean),
-            "flag_p2p": pl.Series(values["is_p2p"], dtype=pl.Boolean),
-            "state": pl.Series(values["state"], dtype=pl.String),
-            "is_retired": pl.Series(values["retired"], dtype=pl.Boolean),
-            "sizes": pl.Series(_sizes(values), dtype=pl.String),
-            "dtypes": pl.Series(_dtypes(values), dtype=pl.String),
-            "created": pl.Series(values["time_created_ns"], dtype=pl.Int64),
-            "started": pl.Series(values["time_discovered_started_ns"], dtype=pl.Int64),
-            "completed": pl.Series(values["time_discovered_completed_ns"], dtype=pl.Int64),
-            "timeout_ms": pl.Series(values["timeout_ms"], dtype=pl.Int64),
-            "thread_id": pl.Series(values["thread_id"], dtype=pl.String),
-            "stack_id": pl.Series(stack_ids, dtype=pl.String),
-        }
-    )
-    retired = pl.col("is_retired").fill_null(value=False)
-    ended = (pl.col("state") == "completed") | (retired & (pl.col("backend") == "gloo"))
-    known: dict[str, pl.Expr] = {
-        "record": pl.lit(_records(len(names))),
-        "rank": pl.lit(rank, dtype=pl.Int64),
-        "is_p2p": pl.col("flag_p2p").fill_null(value=False) | pl.col("named_p2p"),
-        "created_at": _instant("created"),
-        "started_at": _instant("started"),
-        "completed_at": _instant("completed"),
-        "timeout_s": pl.col("timeout_ms") / 1000,
-        "is_tail": ~ended.fill_null(value=False) | pl.lit(pl.Series(_tail(names), dtype=pl.Boolean)),
+    """`collectives` rows in file order. Series by Series: a query over so few rows costs more to plan than to run."""
+    height = len(stack_ids)
+    numbers, kinds = _names(values, groups)
+    places = pl.Series(numbers, dtype=pl.UInt32)
+    found = {
+        name: pl.Series([kind[at] for kind in kinds], dtype=table.schema[name]).gather(places) for at, name in enumerate(_NAME_COLUMNS)
     }
-    for c in table.columns:
-        known.setdefault(c.name, pl.col(c.name) if c.name in raw.columns else pl.lit(None, dtype=c.dtype))
-    return raw.select(known[c.name].alias(c.name) for c in table.columns)
+    found |= {name: pl.Series(values[name], dtype=pl.Int64) for name in ("record_id", "collective_seq_id", "p2p_seq_id", "op_id")}
+    found |= {name: pl.Series(values[name], dtype=pl.String) for name in ("state", "thread_id")}
+    found["is_p2p"] = pl.Series(values["is_p2p"], dtype=pl.Boolean).fill_null(value=False) | found["is_p2p"]
+    found["is_retired"] = pl.Series(values["retired"], dtype=pl.Boolean)
+    found["sizes"] = pl.Series(_sizes(values), dtype=pl.String)
+    found["dtypes"] = pl.Series(_dtypes(values), dtype=pl.String)
+    found["created_at"] = _instants(values["time_created_ns"])
+    found["started_at"] = _instants(values["time_discovered_started_ns"])
+    found["completed_at"] = _instants(values["time_discovered_completed_ns"])
+    found["timeout_s"] = pl.Series(values["timeout_ms"], dtype=pl.Int64) / 1000
+    found["stack_id"] = pl.Series(stack_ids, dtype=pl.String)
+    found["record"] = _records(height)
+    found["rank"] = pl.Series([rank], dtype=pl.Int64).new_from_index(0, height)
+    ended = (found["state"] == "completed") | (found["is_retired"] & (found["backend"] == "gloo"))
+    found["is_tail"] = ~ended.fill_null(value=False) | pl.Series(_tail(numbers, kinds), dtype=pl.Boolean)
+    return table.frame(found, height=height)
 
 
 def _records(height: int) -> pl.Series:
@@ -84,35 +67,39 @@ def _record_block(blocks: int) -> pl.Series:
     return "E" + pl.Series(range(blocks * RECORD_BLOCK)).cast(pl.String)
 
 
-def _tail(names: Sequence[_Names]) -> list[bool]:
+def _tail(numbers: Sequence[int], kinds: Sequence[_Name]) -> list[bool]:
     """Whether each call is among the last TAIL of its group and direction."""
-    lanes = {name: (name[0], name[3], name[4]) for name in set(names)}
-    counts = dict.fromkeys(lanes.values(), TAIL)
+    lanes: dict[tuple[Any, ...], int] = {}
+    lane_of = [lanes.setdefault((kind[0], kind[3], kind[4]), len(lanes)) for kind in kinds]
+    left = [TAIL] * len(lanes)
     found = []
-    for name in reversed(names):
-        lane = lanes[name]
-        counts[lane] -= 1
-        found.append(counts[lane] >= 0)
+    for number in reversed(numbers):
+        lane = lane_of[number]
+        left[lane] -= 1
+        found.append(left[lane] >= 0)
     found.reverse()
     return found
 
 
-def _instant(column: str) -> pl.Expr:
-    """UTC instant from nanoseconds; 0 is how the JSON form writes "never"."""
-    number = pl.col(column)
-    return pl.when(number > 0).then((number // 1000).cast(pl.Datetime("us"))).dt.replace_time_zone("UTC")
+def _instants(nanoseconds: list[Any]) -> pl.Series:
+    """UTC instants from nanoseconds; 0 is how the JSON form writes "never"."""
+    numbers = pl.Series(nanoseconds, dtype=pl.Int64)
+    instants = (numbers // 1000).cast(pl.Datetime("us", "UTC"))
+    never = (numbers <= 0).fill_null(value=False)
+    return instants.set(never, None) if never.any() else instants
 
 
-def _names(values: Values, groups: Groups) -> list[_Names]:
-    """group_id, backend, op, src, dst, and whether the name is a point-to-point one: parsed once per distinct (name, group)."""
-    memo: dict[tuple[Any, Any], _Names] = {}
+def _names(values: Values, groups: Groups) -> tuple[list[int], list[_Name]]:
+    """The number of each call's kind, and the kinds: group_id, backend, op, src, dst, and whether the name is a point-to-point one.
+
+    Parsed once per distinct (name, group).
+    """
     pairs = list(zip(values["profiling_name"], values["process_group"], strict=True))
-    for pair in set(pairs):
-        memo[pair] = _parse(pair[0], groups.of(pair[1]))
-    return list(map(memo.__getitem__, pairs))
+    number = {pair: at for at, pair in enumerate(dict.fromkeys(pairs))}
+    return list(map(number.__getitem__, pairs)), [_parse(name, groups.of(key)) for name, key in number]
 
 
-def _parse(name: Any, group: Group) -> _Names:
+def _parse(name: Any, group: Group) -> _Name:
     text = plain_text(name)
     backend, colon, op = text.partition(":")
     if not colon:
@@ -131,13 +118,19 @@ def _parse(name: Any, group: Group) -> _Names:
 
 
 def _sizes(values: Values) -> list[str]:
-    """ "input -> output" shapes of each call, written once per distinct pair; a pair is told by its marshalled bytes, which C makes fast.
+    """ "input -> output" shapes of each call, written (and checked) once per distinct pair; a pair is told by its marshalled bytes.
 
-    Version 0 of that form has no back-references: `fields` has made sure that these are lists of lists of numbers and nothing deeper.
+    That form keeps types apart, refuses endless nesting and writes a shared part once, so a hostile value costs no more than its size.
     """
     pairs = list(zip(values["input_sizes"], values["output_sizes"], strict=True))
-    keys = [marshal.dumps(pair, 0) for pair in pairs]
-    texts = {key: f"{_shapes(pair[0])} -> {_shapes(pair[1])}" for key, pair in dict(zip(keys, pairs, strict=True)).items()}
+    try:
+        keys = list(map(marshal.dumps, pairs))
+    except ValueError as error:  # nested too deep, or of a type that no dump holds
+        raise TypeError(error) from None
+    distinct = dict(zip(keys, pairs, strict=True))
+    if not all(type(side) is list and all(map(is_shape, side)) for pair in distinct.values() for side in pair):
+        raise TypeError("a shape is no list of numbers")
+    texts = {key: f"{_shapes(pair[0])} -> {_shapes(pair[1])}" for key, pair in distinct.items()}
     return list(map(texts.__getitem__, keys))
 
 
@@ -159,9 +152,7 @@ def stacks(entries: Sequence[Entry]) -> tuple[list[str | None], list[Entry]]:
     """
     lists = [entry.get("frames") for entry in entries]
     keys = list(map(id, lists))
-    first: dict[int, int] = {}
-    for place, key in enumerate(keys):
-        first.setdefault(key, place)
+    first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))  # the earliest place of each wins
     by_frames: dict[tuple[int, ...], str | None] = {}
     rows: dict[str, Entry] = {}
     ids: dict[int, str | None] = {}
@@ -178,8 +169,13 @@ def stacks(entries: Sequence[Entry]) -> tuple[list[str | None], list[Entry]]:
 
 
 def _describe(frames: list[Any], record: str, rows: dict[str, Entry]) -> str | None:
-    named = [f for f in frames if isinstance(f, dict) and plain_text(f.get("name"))]
-    known = [(plain_text(f["name"]), plain_text(f.get("filename")) or None) for f in named]
+    try:
+        known = [(frame["name"], frame["filename"]) for frame in frames]
+        if not set(map(type, chain.from_iterable(known))) <= {str}:
+            raise TypeError
+    except (KeyError, TypeError):
+        named = [f for f in frames if isinstance(f, dict) and plain_text(f.get("name"))]
+        known = [(plain_text(f["name"]), plain_text(f.get("filename")) or None) for f in named]
     if not known:
         return None
     stack = describe(known)
@@ -207,7 +203,7 @@ def rank_of_content(source: Source, groups: Groups, values: Values) -> tuple[int
     listed = [set(g.ranks) for g in groups.all() if g.ranks]
     possible = set.intersection(*listed) if listed else set()
     calls = zip(values.get("profiling_name", ())[-LAST_CALLS:], values.get("process_group", ())[-LAST_CALLS:], strict=True)
-    said = {rank for name, key in calls if (rank := _own_rank(name, groups.of(key))) is not None}
+    said = {rank for name, key in set(calls) if (rank := _own_rank(name, groups.of(key))) is not None}
     if len(said) == 1 and (not possible or said <= possible):
         possible = said
     hint = source.rank_hint

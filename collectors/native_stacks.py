@@ -62,6 +62,8 @@ _ATTACH_FAILED: Final = re.compile(
 
 def claims(name: str, head: bytes) -> bool:
     """Whether the content is a debugger's dump or a program's own, and nothing that another reader knows better."""
+    if head[:1] == b"\x80":  # a pickle: not worth reading as text
+        return False
     lines = [line[:MAX_LINE] for line in read_lines(head)[:SNIFF_LINES] if line.strip()]
     if not lines or any("hread " in line and (PY_SPY_HEADER.search(line) or FAULT_HEADER.search(line)) for line in lines):
         return False

@@ -49,6 +49,8 @@ def claims(name: str, head: bytes) -> bool:
     """Whether the content is such a dump, or the message of one that failed."""
     if _JSON_HEAD.match(head[:8192]) and any(key in head[:8192] for key in _JSON_KEYS):
         return True
+    if head[:1] == b"\x80":  # a pickle: not worth reading as text
+        return False
     lines = [line for line in read_lines(head)[:SNIFF_LINES] if line.strip()]
     return bool(lines) and (_begins_with_headers(lines) or _is_failure(lines) or _is_dump(lines))
 

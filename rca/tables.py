@@ -101,7 +101,7 @@ class Table:
             elif isinstance(value, list | tuple):
                 series.append(pl.Series(column.name, value, dtype=column.dtype))
             else:
-                series.append(pl.Series(column.name, [value] * height, dtype=column.dtype))
+                series.append(pl.Series(column.name, [value], dtype=column.dtype).new_from_index(0, height))
         return pl.DataFrame(series)
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
