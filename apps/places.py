@@ -10,10 +10,13 @@ from pathlib import Path
 __all__ = ["cache_folder", "case_path"]
 
 
-def case_path(evidence: Path, asked: str | None) -> Path:
-    """The case file: where --case says, beside the evidence where that is writable, else in the user's cache folder."""
+def case_path(evidence: Path, asked: str | None, spool: Path, *, is_plain_file: bool) -> Path:
+    """The case file: where --case says; of a single file in the session's own folder, gone with it; beside the evidence where that is
+    writable; else in the user's cache folder."""
     if asked:
         return Path(asked)
+    if is_plain_file:
+        return spool / "case.duckdb"
     if evidence.is_dir() and _is_writable(evidence):
         return evidence / "case.duckdb"
     name = hashlib.sha256(str(evidence.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -92,7 +92,12 @@ def open_session(path: str, case: str | None) -> Iterator[Session]:
         pass  # no home to write to: the system's temporary folder will do
     with tempfile.TemporaryDirectory(prefix="spool-", dir=base) as spool:
         found = inventory(root, Path(spool) / "archives")
-        yield Session(root, found, case_path(root, case), Path(spool))
+        yield Session(root, found, case_path(root, case, Path(spool), is_plain_file=_is_plain_file(root, found)), Path(spool))
+
+
+def _is_plain_file(root: Path, found: Inventory) -> bool:
+    """One file that is no archive: read in a moment, so its case is not kept."""
+    return root.is_file() and len(found.sources) <= 1 and all("/" not in source.path for source in found.sources)
 
 
 def _progress():  # type: ignore[no-untyped-def]

@@ -19,6 +19,7 @@ __all__ = ["clean", "columns", "diagnosis_lines", "headline", "outcome_lines", "
 WIDTH = 110
 MAX_SKIPS = 8
 MAX_ALTERNATIVES = 4
+NAMES_NOBODY = frozenset({"tie", "wait_ring", "pair_disagrees"})
 ALTERNATIVE_FROM = 0.01  # probability below which an alternative is not worth a line
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -45,8 +46,10 @@ def percent(probability: float) -> str:
 def headline(judgement: Judgement) -> str:
     """rank, host, GPU, group, cause, confidence, in one line."""
     verdict, roster = judgement.verdict, judgement.roster
+    if not verdict.ranks and verdict.cause == "unknown":
+        return verdict.summary[:1].upper() + verdict.summary[1:]
     if not verdict.ranks:
-        return f"{verdict.summary}. Cause: {_cause(verdict.cause)} ({percent(verdict.probability)})"
+        return f"{verdict.summary[:1].upper()}{verdict.summary[1:]}. Cause: {_cause(verdict.cause)} ({percent(verdict.probability)})"
     shown = ", ".join(map(str, verdict.ranks[:6])) + (f" and {len(verdict.ranks) - 6} more" if len(verdict.ranks) > 6 else "")
     parts = [f"Rank{'s' if len(verdict.ranks) > 1 else ''} {shown}"]
     parts.append(f"on {', '.join(verdict.hosts)}" if verdict.hosts else "(host not known)")
@@ -99,12 +102,18 @@ def _chain(judgement: Judgement) -> list[str]:
     supports = {i for h in verdict.hypotheses[:1] for i in h.supports}
     findings.sort(key=lambda f: (f.id not in supports, f.ranks != verdict.ranks, f.analysis, f.id))
     if not findings:
-        return ["Evidence", *_wrapped("no analysis found anything out of the ordinary.", "  ", "  "), ""]
+        looked = [o.analysis for o in judgement.outcomes if o.status == "clear"]
+        lines = _wrapped(f"looked, and found nothing out of the ordinary: {', '.join(looked) or 'no analysis could look'}", "  ", "  ")
+        return ["Evidence", *lines, ""]
     lines = ["Evidence"]
     for number, finding in enumerate(findings, 1):
-        lines += _wrapped(finding.says + ".", f" {number:2}. ", "     ")
-        lines += [f"       {cite.path} {cite.record}: {cite.text}"[: WIDTH + 30] for cite in finding.cites]
+        lines += _wrapped(finding.says + (" (accuses nobody)." if finding.sign in NAMES_NOBODY else "."), f" {number:2}. ", "     ")
+        lines += [_cut(f"       {cite.path} {cite.record}: {cite.text}") for cite in finding.cites]
     return [*lines, ""]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH + 30 else line[: WIDTH + 29] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -145,7 +154,8 @@ def _skip_lines(skips: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _advice(judgement: Judgement) -> list[str]:
     advice = judgement.advice
-    lines = [f"What to do: {advice.action.replace('_', ' ')}"]
+    action = "a person must look" if advice.action == "human" else advice.action.replace("_", " ")
+    lines = [f"What to do: {action}"]
     lines += _wrapped(advice.because, "  ", "  ")
     if advice.evict_hosts:
         lines.append(f"  evict {', '.join(advice.evict_hosts)} (ranks {', '.join(map(str, advice.evict_ranks))})")
@@ -154,7 +164,8 @@ def _advice(judgement: Judgement) -> list[str]:
 
 def _alternatives(judgement: Judgement) -> list[str]:
     verdict = judgement.verdict
-    rows = [h for h in verdict.hypotheses if (h.cause, h.ranks) != (verdict.cause, verdict.ranks) and h.probability >= ALTERNATIVE_FROM]
+    answer = (verdict.cause, verdict.ranks)
+    rows = [h for h in verdict.hypotheses if (h.cause, h.ranks) != answer and h.probability >= ALTERNATIVE_FROM and h.supports]
     lines = []
     for h in rows[:MAX_ALTERNATIVES]:
         who = f"rank{'s' if len(h.ranks) > 1 else ''} {', '.join(map(str, h.ranks[:8]))}" if h.ranks else "no rank to blame"

@@ -1,4 +1,13 @@
-"""Rank maps: JSON or CSV that says which rank ran on which host, with GPU, parallel coordinates and process groups where given."""
+"""Rank maps: JSON or CSV that says which rank ran on which host, with GPU, parallel coordinates and process groups where given.
+
+CSV (also with `;` or tabs): a header with `rank` and `host` (or hostname, node), and as wanted local_rank, gpu, pid, tp, dp, pp, cp, ep:
+
+    rank,host,gpu,tp,dp,pp
+    0,host-a,0,0,0,0
+
+JSON: a list of such objects, or `{"ranks": [...], "groups": [{"name": "10", "desc": "DATA_PARALLEL_GROUP", "ranks": [1, 3]}]}`, or
+`{"0": "host-a", ...}`. Groups (or coordinates) matter with gloo, whose dumps do not list the members of a group.
+"""
 
 from __future__ import annotations
 

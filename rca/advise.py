@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from rca.causes import CAUSES
 from rca.roster import Roster
-from rca.types import Advice, Verdict
+from rca.types import Advice, Finding, Verdict
 
 __all__ = ["advise"]
 
@@ -23,7 +24,7 @@ _BECAUSE = {
 }
 
 
-def advise(verdict: Verdict, roster: Roster) -> Advice:
+def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = ()) -> Advice:
     """The first action: that of the cause. Hosts are evicted only when the cause lies in hardware or network and a rank is named."""
     action = CAUSES[verdict.cause].action
     if action == "replace" and not verdict.ranks:
@@ -33,24 +34,34 @@ def advise(verdict: Verdict, roster: Roster) -> Advice:
     group = str(verdict.last_collective["group"]) if verdict.last_collective and not verdict.ranks else None
     return Advice(
         action=action, evict_hosts=evict, evict_ranks=evict_ranks, evict_group=group, innocent_hosts=(),
-        because=_because(verdict, action), commands=_commands(verdict, action, evict),
+        because=_because(verdict, action, findings), commands=_commands(verdict, roster, evict),
     )  # fmt: skip
 
 
-def _because(verdict: Verdict, action: str) -> str:
+def _because(verdict: Verdict, action: str, findings: Sequence[Finding]) -> str:
     if action == "replace" and verdict.ranks and not verdict.hosts:
         return "the rank is known but not its host: give a rank map (rank,host) and ask again"
     if action == "human" and verdict.ranks:
         return "who failed first is clear, why is not: take stacks (with --native) and the log of this rank before restarting"
+    fitting = sorted({rank for f in findings for rank in f.numbers.get("candidates", ())})
+    if action == "human" and fitting:
+        shown = ", ".join(map(str, fitting[:8]))
+        return f"several ranks fit ({shown}): take stacks of them twice, some seconds apart, and give a rank map with the process groups"
+    if action == "human" and not findings:
+        return "nothing points anywhere yet: collect recorder dumps and two rounds of stacks of every rank, and ask again"
     return _BECAUSE.get(action, "")
 
 
-def _commands(verdict: Verdict, action: str, evict: tuple[str, ...]) -> tuple[str, ...]:
+def _commands(verdict: Verdict, roster: Roster, evict: tuple[str, ...]) -> tuple[str, ...]:
     """Lines a person may run: a drain for hosts to replace, a look for what is still open."""
     if evict:
         reason = shlex.quote(f"rca: {verdict.cause} rank {','.join(map(str, verdict.ranks[:4]))}")
         return (f"scontrol update nodename={shlex.quote(','.join(evict))} state=drain reason={reason}",)
     if verdict.cause in LOOK_INSIDE and verdict.ranks and verdict.hosts:
-        find = f"grep -lzx RANK={verdict.ranks[0]} /proc/[0-9]*/environ | cut -d/ -f3 | head -1"
-        return (f"ssh {shlex.quote(verdict.hosts[0])} 'py-spy dump --native --pid $({find})'",)
+        rank, host = verdict.ranks[0], shlex.quote(verdict.hosts[0])
+        if rank in roster.pids:
+            return (f"ssh {host} sudo py-spy dump --native --pid {roster.pids[rank]}   # the trainer of rank {rank}",)
+        return (
+            f"ssh {host} 'grep -lzx RANK={rank} /proc/[0-9]*/environ'   # processes of rank {rank}: the trainer and its loader workers",
+        )
     return ()

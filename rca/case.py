@@ -211,6 +211,7 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
     for name in ("groups", "memberships", "group_status"):
         frames[name] = topology.rename_groups(frames[name], instead)
     parts.rewrite(lambda frame: topology.rename_groups(frame, instead)) if instead else None
+    frames["memberships"] = topology.members_by_coordinates(frames)
     frames["stacks"] = topology.link_stacks(frames, hints)
     frames["readings"] = readings_frame(readings)
     frames["evidence"] = _evidence(readings, frames, topology.stale_dumps(frames["dumps"], hints))

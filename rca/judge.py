@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -12,7 +12,7 @@ from rca.questions import ask_all, verdict_frames
 from rca.roster import Roster, roster
 from rca.types import Advice, Outcome, Tables, Verdict
 
-__all__ = ["Judgement", "judge"]
+__all__ = ["Judgement", "judge", "with_hosts"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,12 @@ class Judgement:
 
 def judge(case: Tables) -> Judgement:
     """The answer that a case gives."""
-    outcomes = tuple(ask_all(case))
     who = roster(case)
+    outcomes = tuple(with_hosts(outcome, who) for outcome in ask_all(case))
     verdict = diagnose(outcomes, who)
-    return Judgement(outcomes, verdict, advise(verdict, who), who)
+    return Judgement(outcomes, verdict, advise(verdict, who, [f for o in outcomes for f in o.findings]), who)
+
+
+def with_hosts(outcome: Outcome, who: Roster) -> Outcome:
+    """Analyses accuse ranks; the roster knows where they ran."""
+    return replace(outcome, findings=tuple(replace(f, hosts=f.hosts or who.hosts_of(f.ranks)) for f in outcome.findings))

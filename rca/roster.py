@@ -23,6 +23,7 @@ class Roster:
     world_size: int | None
     hosts: Mapping[int, str]
     gpus: Mapping[int, str]
+    pids: Mapping[int, int]  # of the trainers, where one source names one
     last_call_at: Mapping[int, datetime]
     ranks_with: Mapping[str, frozenset[int]]
     job_id: str
@@ -59,6 +60,8 @@ def roster(case: Tables) -> Roster:
         named[rank].add(host)
     hosts = {rank: next(iter(names)) for rank, names in sorted(named.items()) if len(names) == 1}
     gpus = dict(ranks.filter(pl.col("gpu").is_not_null()).select("rank", "gpu").unique("rank", keep="first").sort("rank").iter_rows())
+    trainers = ranks.filter(pl.col("pid").is_not_null() & (pl.col("role").fill_null("trainer") == "trainer")).select("rank", "pid").unique()
+    pids = dict(trainers.unique("rank", keep="none").sort("rank").iter_rows())
     last = (
         case.table("dumps")
         .filter(pl.col("rank").is_not_null() & pl.col("last_at").is_not_null())
@@ -69,7 +72,7 @@ def roster(case: Tables) -> Roster:
     with_rows = {
         table: frozenset(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()) for table in COVERED
     }
-    return Roster(_world_size(case, ranks), hosts, gpus, dict(last.sort("rank").iter_rows()), with_rows, "job-0", 0)
+    return Roster(_world_size(case, ranks), hosts, gpus, pids, dict(last.sort("rank").iter_rows()), with_rows, "job-0", 0)
 
 
 def _world_size(case: Tables, ranks: pl.DataFrame) -> int | None:

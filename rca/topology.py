@@ -16,7 +16,16 @@ import polars as pl
 
 from rca.tables import TABLES
 
-__all__ = ["Hint", "group_members", "link_stacks", "rename_groups", "same_groups", "stale_dumps", "status_by_peers"]
+__all__ = [
+    "Hint",
+    "group_members",
+    "link_stacks",
+    "members_by_coordinates",
+    "rename_groups",
+    "same_groups",
+    "stale_dumps",
+    "status_by_peers",
+]
 
 Frames = Mapping[str, pl.DataFrame]
 
@@ -198,6 +207,37 @@ def same_groups(frames: Frames) -> dict[tuple[str, int], str]:
         elif id_ in majority:
             instead[id_, rank] = majority[id_]
     return instead
+
+
+AXES = ("tp", "dp", "pp", "cp", "ep")
+
+
+def members_by_coordinates(frames: Frames) -> pl.DataFrame:
+    """`memberships` plus the members of groups that nothing lists, where a map gives the parallel coordinates of the ranks.
+
+    The ranks of a group along one axis share all other coordinates; a model-parallel group shares those of data parallelism.
+    """
+    memberships, ranks = frames["memberships"], frames["ranks"]
+    used = [axis for axis in AXES if ranks[axis].drop_nulls().len()]
+    unlisted = set(frames["groups"].filter(pl.col("size").is_null())["group_id"].to_list())
+    if not used or not unlisted:
+        return memberships
+    known = ranks.drop_nulls(["rank", *used]).unique("rank", keep="first", maintain_order=True)
+    coordinates = {row["rank"]: {axis: row[axis] for axis in used} for row in known.iter_rows(named=True)}
+    more = []
+    for row in (
+        memberships.filter(pl.col("group_id").is_in(sorted(unlisted)))
+        .unique("group_id", keep="first", maintain_order=True)
+        .iter_rows(named=True)
+    ):
+        kind, own = row["group_id"].partition("?")[0], coordinates.get(row["rank"])
+        shared = [axis for axis in used if axis != kind] if kind in used else ["dp"] if kind == "mp" and "dp" in used else None
+        if own is not None and shared is not None:
+            same = [rank for rank, other in coordinates.items() if all(other[axis] == own[axis] for axis in shared)]
+            more += [{**row, "rank": rank, "group_rank": None, "is_inferred": False} for rank in sorted(same)]
+    return pl.concat([memberships, TABLES["memberships"].rows(more)]).unique(
+        ["group_id", "rank", "evidence_id"], keep="last", maintain_order=True
+    )
 
 
 def _majority_ids(listed: Mapping[str, set[str]], members: Mapping[str, frozenset[int]], groups: pl.DataFrame) -> dict[str, str]:

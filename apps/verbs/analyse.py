@@ -26,12 +26,16 @@ def run(args: argparse.Namespace) -> int:
     from apps.text import columns, outcome_lines, write
     from rca import plugins
     from rca.errors import UsageError
+    from rca.judge import with_hosts
     from rca.questions import ask, questions
+    from rca.roster import roster
 
     if args.list:
         docs = [(name, (plugins.load("rca.analyses", name).__doc__ or "").strip().splitlines()[0]) for name in questions()]
         write(columns(("question", "asks"), docs))
         return 0
+    if not args.question:
+        raise UsageError(f"name a question and a path: rca analyse QUESTION PATH. Questions: {', '.join(questions())}")
     if args.question not in questions():
         raise UsageError(f"no question is called {args.question!r}: choose one of {', '.join(questions())}")
     if not args.path:
@@ -39,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     with open_session(args.path, args.case) as session:
         case = session.case()
         try:
-            outcome = ask(case, args.question)
+            outcome = with_hosts(ask(case, args.question), roster(case))
         finally:
             case.close()
     write([to_json(analysis_document(outcome))] if args.json else outcome_lines(outcome))

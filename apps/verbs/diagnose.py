@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["arguments", "exit_code", "run"]
 
+NEEDED = "It reads flight-recorder dumps, stack dumps (py-spy and others) and rank maps; `rca inspect` says what each file looks like."
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca diagnose PATH [--json] [--fast] [--case FILE]`."""
@@ -48,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
             case.close()
         if args.json:
             write([to_json(diagnosis_document(judgement, skips, timing))])
+        elif exit_code(judgement) == 3:
+            write([f"No readable evidence in {args.path}: {len(skips)} files, none of a kind that this version reads.", NEEDED])
         elif early is None or _answer(early) != _answer(judgement):
             write([*(["Corrected by the full read:"] if early else []), *diagnosis_lines(judgement, skips)])
         else:

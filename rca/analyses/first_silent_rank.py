@@ -51,8 +51,12 @@ _TOO_MANY = "too many ranks wait for nobody: the dumps were not taken at one mom
 _HIDDEN = "several ranks wait for nobody as far as recorded, but this backend records no send or recv, so one may wait for another"
 _AFTER_ABSENT = "a rank fell silent after a call with a rank that left no dump: either may be first"
 _SHORT = "a rank is awaited, but its last call was in a group whose members are not all known, and may have failed there"
-_ABSENT_HIDDEN = "ranks without a dump are awaited, and others wait in calls the recorder does not show"
-_ONLY_VICTIMS = "all waits end at ranks that themselves wait in a call the recorder does not show"
+_ABSENT_HIDDEN = (
+    "ranks without a dump are awaited, and others wait in calls the recorder does not show (a send or recv, or one that failed)"
+)
+_ONLY_VICTIMS = (
+    "all waits end at ranks whose stacks show them waiting too, in a call the recorder does not show (a send or recv, or one that failed)"
+)
 _DOUBTFUL = "a rank without a dump is awaited, and whether others had arrived their dumps do not tell"
 _ABSENT_TIE = "ranks without a dump are awaited, and they may be waiting for each other"
 
@@ -157,9 +161,24 @@ def _accusations(scene: _Scene) -> list[Finding]:
         return [_tie(waits, (*silent, *absent), _SHORT)]
     confirmed = tuple(rank for rank in silent if scene.is_confirmed(rank))
     absent = tuple(a for a in absent if not any(_share_group(waits, a, c) for c in confirmed))  # those may only wait for the confirmed one
+    gone = _only_trace_missing(scene)
+    if scene.victims and not silent and not absent and not scene.alone and gone is not None:
+        lead = f"rank {gone} left neither a dump nor a stack, where all others left both; all waits end at {ranks_text(scene.victims)}"
+        says = f"{lead}, whose last call was in a group with a member unknown to the dumps"
+        return [_finding(waits, "no_trace_awaited", (gone,), says, [cite_call(waits.last[v]) for v in scene.victims if v in waits.last])]
     if scene.victims and not silent and not absent and not scene.alone:
         return [_tie(waits, scene.victims, _ONLY_VICTIMS)]
     return [*_present(scene, silent), *_absent(scene, absent)]
+
+
+def _only_trace_missing(scene: _Scene) -> int | None:
+    """The one rank of the job that left nothing at all, if the groups that the victims called last are short of a member."""
+    waits = scene.waits
+    known = frozenset().union(*waits.members.values()) | frozenset(scene.hosts)
+    lost = known - waits.dumped
+    if len(lost) != 1 or lost & set(scene.views) or not waits.dumped <= set(scene.views):
+        return None
+    return next(iter(lost)) if all(waits.last_is_short(victim) for victim in scene.victims) else None
 
 
 def _share_group(waits: Waits, one: int, two: int) -> bool:
@@ -232,7 +251,8 @@ def _needed(waits: Waits, absent: Sequence[int]) -> list[int]:
 def _tie(waits: Waits, ranks: Sequence[int], why: str) -> Finding:
     ordered = sorted(ranks)
     cites = [cite_call(call) for call in awaited_calls(waits, ranks)[:3]]
-    says = f"{why}: {ranks_text(ordered, 12)}"
+    lost = sorted(frozenset().union(*waits.members.values()) - waits.dumped - set(ordered))
+    says = f"{why}: {ranks_text(ordered, 12)}" + (f"; no dump of {ranks_text(lost)}" if lost else "")
     return Finding("first_silent_rank", "tie", says, scope=f"tie {ordered}", numbers={"candidates": ordered}, cites=_capped(cites))
 
 

@@ -158,7 +158,7 @@ def _against_members(tail: _Tail) -> tuple[dict[int, Finding], list[tuple[frozen
             peer = next(c for c in members if c.content == most)
             for call in members:
                 if call.content != most:
-                    odd.setdefault(call.rank, _finding(_difference(call, peer), call, peer, votes))
+                    odd.setdefault(call.rank, _finding(_difference(call, peer), call, peer, votes, who="peers"))
         else:
             undecided.append((frozenset(c.rank for c in members), _pair_finding(members)))
     return odd, undecided
@@ -168,14 +168,14 @@ def _difference(call: _Call, peer: _Call) -> str:
     return "odd_op" if call.op != peer.op else "odd_size" if call.sizes != peer.sizes else "odd_dtype"
 
 
-def _finding(sign: str, call: _Call, peer: _Call, votes: int) -> Finding:
+def _finding(sign: str, call: _Call, peer: _Call, votes: int, *, who: str = "sister ranks") -> Finding:
     at = f"#{call.seq} on {call.group}"
     what = {
-        "odd_op": f"called {call.op} as {at}, where {votes} peers called {peer.op}",
-        "odd_size": f"called {call.op} {at} with {call.sizes}, where {votes} peers called it with {peer.sizes}",
-        "odd_dtype": f"called {call.op} {at} with {call.dtypes}, where {votes} peers called it with {peer.dtypes}",
-        "skipped_call": f"left out {peer.op} {peer.sizes} in its {peer.kind} group, which {votes} peers made before {call.op} {at}",
-        "extra_call": f"made {call.op} {call.sizes} as {at}, which none of {votes} peers made there",
+        "odd_op": f"called {call.op} as {at}, where {votes} {who} called {peer.op}",
+        "odd_size": f"called {call.op} {at} with {call.sizes}, where {votes} {who} called it with {peer.sizes}",
+        "odd_dtype": f"called {call.op} {at} with {call.dtypes}, where {votes} {who} called it with {peer.dtypes}",
+        "skipped_call": f"left out {peer.op} {peer.sizes} in its {peer.kind} group, which {votes} {who} made before {call.op} {at}",
+        "extra_call": f"made {call.op} {call.sizes} as {at}, which none of {votes} {who} made there",
     }[sign]
     numbers = {"awaited": {"group": call.group, "op": call.op, "seq": call.seq}, "peers": votes}
     cites = tuple(dict.fromkeys((call.cite(), peer.cite())))
