@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from apps.supervise import supervised
 from rca import __version__, plugins
 from rca.errors import CaseError, RcaError
 
@@ -17,6 +18,8 @@ EXIT_TEXT = "exit codes: 0 a verdict (healthy included), 1 an honest unknown, 2 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - lives as long as the process
     parser = argparse.ArgumentParser(
         prog="rca", description="Which rank of a training job failed first, why, and what to do next.", epilog=EXIT_TEXT
     )
@@ -29,17 +32,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb.arguments(one)
         one.set_defaults(run=verb.run)
     args = parser.parse_args(argv)
+    return supervised(lambda: _call(args))
+
+
+def _call(args: argparse.Namespace) -> int:
+    """Run a verb; what a person can act on becomes a sentence and an exit code."""
     try:
         return int(args.run(args))
     except RcaError as error:
-        sys.stderr.write(f"rca: {error}\n")
+        _complain(str(error))
         return 3 if isinstance(error, CaseError) else 2
     except BrokenPipeError:  # the reader has seen enough (head, less)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except OSError as error:
+        _complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        return 2
     except KeyboardInterrupt:
-        sys.stderr.write("rca: stopped; nothing half-written was left behind\n")
+        _complain("stopped; nothing half-written was left behind")
         return 130
+
+
+def _complain(text: str) -> None:
+    """One line on stderr; names come from outside, so control characters do not pass."""
+    if sys.stderr is not None:
+        sys.stderr.write("rca: " + "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text) + "\n")
 
 
 if __name__ == "__main__":

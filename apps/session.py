@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.places import cache_folder, case_path
+from apps.supervise import entering, excluded
 
 if TYPE_CHECKING:
     import polars as pl
 
     from rca.case import Case
     from rca.judge import Judgement
+    from rca.reading import Progress
     from rca.sources import Inventory
     from rca.types import Tables
 
@@ -46,7 +48,7 @@ class Session:
         if is_current(self.target, self.inventory):
             return None
         began = time.perf_counter()
-        self.early = triage(self.inventory, self.spool)
+        self.early = triage(self.inventory, self.spool, lambda source: entering(source.path, source.size_bytes))
         self.diagnose_s = time.perf_counter() - began
         return self.early
 
@@ -71,7 +73,7 @@ class Session:
 
         if not is_current(self.target, self.inventory):
             began = time.perf_counter()
-            build(self.inventory, self.target, _progress(), self._judge)
+            build(self.inventory, self.target, _progress(self.inventory), self._judge)
             self.build_s = time.perf_counter() - began - self.diagnose_s
             self.was_built = True
         return Case.open(self.target)
@@ -91,8 +93,19 @@ def open_session(path: str, case: str | None) -> Iterator[Session]:
     except OSError:
         pass  # no home to write to: the system's temporary folder will do
     with tempfile.TemporaryDirectory(prefix="spool-", dir=base) as spool:
-        found = inventory(root, Path(spool) / "archives")
+        found = _without(inventory(root, Path(spool) / "archives"), excluded)
         yield Session(root, found, case_path(root, case, Path(spool), is_plain_file=_is_plain_file(root, found)), Path(spool))
+
+
+def _without(found: Inventory, killers: dict[str, str]) -> Inventory:
+    """The inventory without files that ended a reader before."""
+    from rca.sources import Inventory, Unreadable
+
+    if not killers:
+        return found
+    kept = tuple(source for source in found.sources if source.path not in killers)
+    refused = tuple(Unreadable(path, why) for path, why in sorted(killers.items()))
+    return Inventory(found.root, kept, (*found.unreadable, *refused))
 
 
 def _is_plain_file(root: Path, found: Inventory) -> bool:
@@ -100,21 +113,23 @@ def _is_plain_file(root: Path, found: Inventory) -> bool:
     return root.is_file() and len(found.sources) <= 1 and all("/" not in source.path for source in found.sources)
 
 
-def _progress():  # type: ignore[no-untyped-def]
-    """A line on stderr that rewrites itself; only on a terminal, and only when reading takes a while."""
-    if not sys.stderr.isatty():
-        return None
+def _progress(inventory: Inventory) -> Progress:
+    """Names each file to the watching process; on a terminal also a line that rewrites itself, once reading takes a while."""
+    sizes = {source.path: source.size_bytes for source in inventory.sources}
     began = time.monotonic()
     last = began
+    is_shown = sys.stderr is not None and sys.stderr.isatty()
 
     def show(done: int, total: int, path: str) -> None:
         nonlocal last
+        entering(path, sizes.get(path, 0))
         now = time.monotonic()
+        if not is_shown:
+            return
         if done == total:
             if last != began:
                 sys.stderr.write("\r\x1b[K")
-            return
-        if now - began > 1 and now - last > 0.2:
+        elif now - began > 1 and now - last > 0.2:
             last = now
             left = (now - began) / max(done, 1) * (total - done)
             sys.stderr.write(f"\r\x1b[Kreading {done} of {total} files, about {left:.0f} s left")

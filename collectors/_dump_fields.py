@@ -41,6 +41,13 @@ FIELDS = (
     "thread_id",
 )
 P2P_NAME = re.compile(r"(?:send|recv)\s+(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
+_NUMBER, _TEXT, _FLAG = (frozenset({kind, type(None)}) for kind in (int, str, bool))
+SCALARS = {
+    **dict.fromkeys(("record_id", "collective_seq_id", "p2p_seq_id", "op_id", "timeout_ms", "time_created_ns"), _NUMBER),
+    **dict.fromkeys(("time_discovered_started_ns", "time_discovered_completed_ns"), _NUMBER),
+    **dict.fromkeys(("state", "thread_id"), _TEXT),
+    **dict.fromkeys(("retired", "is_p2p"), _FLAG),
+}
 CACHED = 256  # calls whose dicts stay in the processor's cache while their fields are taken one after the other: half the time
 _INT_LIMIT = 1 << 62
 MAX_DIMS = 64  # dimensions of a tensor
@@ -68,6 +75,8 @@ def _check(values: Values) -> None:
     _expect(set(map(type, values["process_group"])) <= {tuple, list} and set(map(len, values["process_group"])) == {2})
     _expect(set(map(type, chain.from_iterable(values["process_group"]))) == {str})
     _expect(set(map(type, values["profiling_name"])) <= {str})
+    for name, kinds in SCALARS.items():  # polars recurses into whatever it is given
+        _expect(set(map(type, values[name])) <= kinds)
 
 
 def _expect(fact: bool) -> None:  # noqa: FBT001 - the one thing it is about

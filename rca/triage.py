@@ -8,7 +8,7 @@ result is an answer only when it names ranks; otherwise the full read decides.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -31,7 +31,7 @@ MAX_BODIES = 192  # dumps read in full at most; a job that needs more is answere
 MAX_ROUNDS = 6
 
 
-def triage(inventory: Inventory, spool: Path) -> Judgement | None:
+def triage(inventory: Inventory, spool: Path, entering: Callable[[Source], None] = lambda source: None) -> Judgement | None:
     """An early answer, or None when the input is small, its headers cannot be tied to groups, or nobody is named."""
     recorder = plugins.load("collectors", "flight_recorder")
     dumps = {s.path: s for s in inventory.sources if recorder.claims(s.path, s.head)}
@@ -41,18 +41,24 @@ def triage(inventory: Inventory, spool: Path) -> Judgement | None:
         for source in dumps.values():  # hashing the bodies would cost more than reading all headers
             source.__dict__["evidence_id"] = f"header:{source.path}"
         with without_gc():
-            return _triage(inventory, dumps, spool)
+            return _triage(inventory, dumps, spool, entering)
     finally:
         for source in dumps.values():
             source.__dict__.pop("evidence_id", None)
 
 
-def _triage(inventory: Inventory, dumps: Mapping[str, Source], spool: Path) -> Judgement | None:
+def _triage(inventory: Inventory, dumps: Mapping[str, Source], spool: Path, entering: Callable[[Source], None]) -> Judgement | None:
     known = collectors()
     recorder = {"flight_recorder": known["flight_recorder"]}
     heads, rest, bodies = Parts(spool / "headers"), Parts(spool / "rest"), Parts(spool / "bodies")
-    readings = [read_source(s, recorder, heads, read=lambda c, s: c.read_header(s) or ()) for s in dumps.values()]  # type: ignore[attr-defined]
-    readings += [read_source(s, known, rest) for s in inventory.sources if s.path not in dumps]
+    readings = []
+    for source in dumps.values():
+        entering(source)
+        readings.append(read_source(source, recorder, heads, read=lambda c, s: c.read_header(s) or ()))  # type: ignore[attr-defined]
+    for source in inventory.sources:
+        if source.path not in dumps:
+            entering(source)
+            readings.append(read_source(source, known, rest))
     headers = heads.table("dumps").select("rank", "evidence_id").drop_nulls().unique("rank", keep="none")
     by_rank = {rank: dumps[evidence_id.removeprefix("header:")] for rank, evidence_id in headers.iter_rows()}
     if len(by_rank) < len(dumps):
@@ -61,6 +67,7 @@ def _triage(inventory: Inventory, dumps: Mapping[str, Source], spool: Path) -> J
     read: set[int] = set()
     while wanted and len(read) + len(wanted) <= MAX_BODIES:
         for rank in wanted:
+            entering(by_rank[rank])
             read_source(by_rank[rank], recorder, bodies)
         read |= set(wanted)
         case = _case(heads, rest, bodies, readings)
