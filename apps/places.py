@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from rca.errors import UsageError
+
 __all__ = ["cache_folder", "case_path"]
 
 
@@ -14,13 +16,35 @@ def case_path(evidence: Path, asked: str | None, spool: Path, *, is_plain_file: 
     """The case file: where --case says; of a single file in the session's own folder, gone with it; beside the evidence where that is
     writable; else in the user's cache folder."""
     if asked:
-        return Path(asked)
+        return _usable(Path(asked))
     if is_plain_file:
         return spool / "case.duckdb"
-    if evidence.is_dir() and _is_writable(evidence):
+    if evidence.is_dir() and _is_writable(evidence) and _is_text(evidence):
         return evidence / "case.duckdb"
     name = hashlib.sha256(str(evidence.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return cache_folder() / name / "case.duckdb"
+
+
+def _usable(target: Path) -> Path:
+    """A path given with --case, unless something else than a case lies there."""
+    if not _is_text(target):
+        raise UsageError(f"--case {str(target)!r}: the name is no UTF-8; choose another")
+    if target.is_dir() or (target.exists() and not target.is_file()):
+        raise UsageError(f"--case {target}: a folder or device; name a file")
+    if target.is_file() and target.stat().st_size:
+        with target.open("rb") as file:
+            if file.read(12)[8:] != b"DUCK":
+                raise UsageError(f"--case {target}: this file is no case and would be overwritten; name another")
+    return target
+
+
+def _is_text(path: Path) -> bool:
+    """DuckDB takes names in UTF-8 only."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def cache_folder() -> Path:

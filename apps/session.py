@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import tempfile
 import time
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from rca.types import Tables
 
 __all__ = ["Session", "open_session"]
+
+SPOOL = "spool-"
 
 
 @dataclass
@@ -82,8 +86,11 @@ class Session:
 @contextmanager
 def open_session(path: str, case: str | None) -> Iterator[Session]:
     """Find the evidence below a path; unpacked archives live as long as the session."""
+    from rca.errors import UsageError
     from rca.sources import inventory
 
+    if not path:
+        raise UsageError("name the folder, file or archive with the evidence")
     root = Path(path)
     cache = cache_folder()
     base = None
@@ -92,7 +99,11 @@ def open_session(path: str, case: str | None) -> Iterator[Session]:
         base = cache
     except OSError:
         pass  # no home to write to: the system's temporary folder will do
-    with tempfile.TemporaryDirectory(prefix="spool-", dir=base) as spool:
+    for stray in base.glob(f"{SPOOL}*") if base else ():  # of a process that was killed
+        number = stray.name.removeprefix(SPOOL).partition("-")[0]
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(stray, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{SPOOL}{os.getpid()}-", dir=base) as spool:
         found = _without(inventory(root, Path(spool) / "archives"), excluded)
         yield Session(root, found, case_path(root, case, Path(spool), is_plain_file=_is_plain_file(root, found)), Path(spool))
 

@@ -1,8 +1,9 @@
 """Pickles from a shared folder, read without running anything.
 
 A recorder dump needs no global at all, so the unpickler refuses every one: what is left of the format can build lists, dicts, texts and
-numbers, nothing else. Three dangers remain and are met here: memory (a limit on the address space while loading), endless nesting
-(checked by the reader of the result), and a file that breaks off (its good prefix is closed and read).
+numbers, nothing else. What remains: memory (every reader runs under a limit on the address space, rca/reading.py), endless nesting (checked
+by the reader of the result, and what kills the process outright is met by a second one, apps/supervise.py), and a file that breaks off: its
+good prefix is closed and read here.
 """
 
 from __future__ import annotations
@@ -11,15 +12,11 @@ import io
 import pickle
 import pickletools
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import IO, Any
 
 __all__ = ["PickleRefused", "cut_header", "load", "salvage"]
 
 MAX_FILE_BYTES = 2 << 30  # a dump of 2,000 calls is 0.5 MB, of 100,000 calls 25 MB
-MEMORY_FLOOR_BYTES = 512 << 20
-MEMORY_PER_BYTE = 40  # measured: a dump takes 7-8 times its size as Python objects
 _ENTRIES_KEYS = (b"X\x07\x00\x00\x00entries", b"\x8c\x07entries", b"U\x07entries")
 
 
@@ -37,39 +34,16 @@ class _Refusing(pickle.Unpickler):
         raise PickleRefused("asks for an outside object; a recorder dump never does: refused")
 
 
-@contextmanager
-def _memory_limit(num_bytes: int) -> Iterator[None]:
-    """Keep the process from growing by more than `num_bytes` (one opcode can claim 64 GB); no limit where the system has none."""
-    try:
-        import resource
-        from pathlib import Path
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except (ImportError, OSError, ValueError):
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = pages * resource.getpagesize() + num_bytes
-    if soft != resource.RLIM_INFINITY:
-        wanted = min(wanted, soft)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
 def load(file: IO[bytes], size_bytes: int) -> Any:
     """The object in a pickle that needs no globals. Raises PickleRefused with the reason, EOFError or pickle.UnpicklingError when torn."""
     if size_bytes > MAX_FILE_BYTES:
         raise PickleRefused(f"{size_bytes:,} bytes; more than {MAX_FILE_BYTES:,} are not read")
-    with _memory_limit(MEMORY_FLOOR_BYTES + MEMORY_PER_BYTE * size_bytes):
-        try:
-            return _Refusing(file, encoding="utf-8", errors="replace").load()
-        except MemoryError:
-            raise PickleRefused("needs far more memory than a dump of its size: refused") from None
-        except (OverflowError, ValueError, AttributeError, TypeError, IndexError, KeyError, struct.error) as error:
-            raise PickleRefused(f"no valid pickle: {error}") from None
+    try:
+        return _Refusing(file, encoding="utf-8", errors="replace").load()
+    except MemoryError:
+        raise PickleRefused("needs far more memory than a dump of its size: refused") from None
+    except (OverflowError, ValueError, AttributeError, TypeError, IndexError, KeyError, struct.error) as error:
+        raise PickleRefused(f"no valid pickle: {error}") from None
 
 
 def _load_bytes(data: bytes) -> Any:

@@ -125,6 +125,8 @@ class Case(Derived):
         return register_io_source(chunks, schema=schema)
 
     def _chunks(self, name: str, columns: Sequence[str], conditions: Sequence[str]) -> Iterator[pl.DataFrame]:
+        import duckdb
+
         cursor = self._connection.cursor()  # one query at a time each: an analysis may read two tables at once
         cursor.execute("SET TimeZone='UTC'")
         height = int(self._rows(f'SELECT count(*) FROM "{name}"')[0][0])
@@ -132,7 +134,12 @@ class Case(Derived):
         for start in range(0, max(height, 1), CHUNK_ROWS):
             window = [f"rowid >= {start} AND rowid < {start + CHUNK_ROWS}"] if height > CHUNK_ROWS else []
             where = " AND ".join([*conditions, *window])
-            yield pl.DataFrame(cursor.sql(f'SELECT {listed} FROM "{name}"{" WHERE " + where if where else ""} ORDER BY rowid'))
+            query = f'SELECT {listed} FROM "{name}"{" WHERE " + where if where else ""} ORDER BY rowid'
+            try:
+                frame = pl.DataFrame(cursor.sql(query))
+            except duckdb.Error as error:
+                raise CaseError(f"{self.path}: damaged ({str(error).splitlines()[0]}). Delete it and build again.") from None
+            yield frame
 
 
 @contextmanager
@@ -206,6 +213,10 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
         for r in reversed(readings)
     }
     frames["stack_frames"] = frames["stack_frames"].unique("stack_id", keep="first", maintain_order=True)
+    misnamed = topology.misnamed_dumps(frames, hints)
+    for name in ("dumps", "group_status", "memberships"):
+        frames[name] = topology.without_ranks(frames[name], misnamed)
+    parts.rewrite(lambda frame: topology.without_ranks(frame, misnamed)) if misnamed else None
     frames["group_status"] = topology.status_by_peers(frames)
     instead = topology.same_groups(frames)
     for name in ("groups", "memberships", "group_status"):

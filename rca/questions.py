@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from rca import plugins
-from rca.errors import NotEnoughEvidence
+from rca.errors import CaseError, NotEnoughEvidence
 from rca.tables import TABLES
 from rca.types import Cite, Finding, Outcome, Tables, Verdict
 
@@ -37,6 +37,8 @@ def ask(case: Tables, name: str) -> Outcome:
         findings = sorted(analysis.analyse(case), key=lambda f: f.id)
     except NotEnoughEvidence as error:
         return Outcome(name, "blind", str(error))
+    except CaseError:
+        raise  # not the analysis' fault: the case cannot be read
     except Exception as error:  # noqa: BLE001 - runner site: recorded as `failed`, exit code 4 tells
         return Outcome(name, "failed", f"{type(error).__name__}: {str(error)[:300]}")
     findings = _with_paths(case, findings)

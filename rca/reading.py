@@ -22,6 +22,9 @@ from rca.types import Collector, Skip, Source
 __all__ = ["Parts", "Reading", "collectors", "read_source", "without_gc"]
 
 BATCH_ROWS = 200_000  # rows held in memory before they go to disk: ~60 MB of calls
+MEMORY_FLOOR_BYTES = 1 << 30  # that a reader may use whatever the size of its file
+MEMORY_PER_BYTE = 40  # and so much more for every byte: a dump takes 7-8 times its size as Python objects (measured)
+COMPRESSES = 30  # times, at most, that an honest dump is larger than its compressed file
 MAX_SKIPS = 20  # skips of one file that are kept one by one; the rest is counted
 Progress = Callable[[int, int, str], None]  # files done, files in all, current path
 
@@ -126,6 +129,28 @@ def without_gc() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def memory_limit(num_bytes: int) -> Iterator[None]:
+    """Keep the process from growing by more than `num_bytes` (one opcode can claim 64 GB); no limit where the system has none."""
+    try:
+        import resource
+        from pathlib import Path
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError, ValueError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = pages * resource.getpagesize() + num_bytes
+    if soft != resource.RLIM_INFINITY:
+        wanted = min(wanted, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def read_source(
     source: Source,
     known: dict[str, Collector],
@@ -155,13 +180,18 @@ def read_source(
 def _read_with(name: str, collector: Collector, source: Source, parts: Parts, reading: Reading, read: Any) -> None:
     reading.collectors.append(name)
     try:
-        for item in (read or (lambda c, s: c.read(s)))(collector, source):
-            if isinstance(item, Skip):
-                reading.skip(item)
-                continue
-            table, frame = item
-            reading.num_rows += frame.height
-            parts.add(table.name, frame, source.evidence_id)
+        plain_bytes = source.size_bytes * (1 if source.compression == "none" else COMPRESSES)
+        with memory_limit(MEMORY_FLOOR_BYTES + MEMORY_PER_BYTE * plain_bytes):
+            for item in (read or (lambda c, s: c.read(s)))(collector, source):
+                if isinstance(item, Skip):
+                    reading.skip(item)
+                    continue
+                table, frame = item
+                reading.num_rows += frame.height
+                parts.add(table.name, frame, source.evidence_id)
+    except MemoryError:
+        reading.problem = "needs far more memory than a file of its size: refused"
+        reading.skip(Skip(None, reading.problem))
     except EvidenceError as error:
         reading.problem = error.why
         reading.skip(Skip(error.record, error.why))

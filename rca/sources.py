@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import tarfile
@@ -134,7 +135,7 @@ def _unpack(archive: Source, spool: Path, sources: list[Source], unreadable: lis
                     break
                 target = folder / f"{number:07d}"
                 _copy(content, target)
-                moment = min(max(float(member.mtime), 0.0), float(1 << 35))
+                moment = min(max(float(member.mtime), 0.0), float(1 << 35)) if math.isfinite(member.mtime) else 0.0
                 os.utime(target, (moment, moment))
                 _add(target, name, spool, sources, unreadable)
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:

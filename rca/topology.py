@@ -84,6 +84,27 @@ def _folder(hints: Mapping[str, Hint], row: Mapping[str, Any]) -> str:
     return hints[row["evidence_id"]].path.rpartition("/")[0] if row["evidence_id"] in hints else ""
 
 
+def misnamed_dumps(frames: Frames, hints: Mapping[str, Hint]) -> list[str]:
+    """Dumps whose rank is only a number at the end of their name, and one that no rank of this job has: a process id, a serial number.
+
+    A rank beyond the world of a map or group, or far beyond the number of dumps, is none.
+    """
+    dumps = frames["dumps"].drop_nulls("rank")
+    known: list[int] = frames["groups"]["size"].drop_nulls().to_list()
+    known += [rank + 1 for rank in frames["ranks"]["rank"].drop_nulls().to_list()]
+    world = max(known, default=None)
+    limit = world if world is not None else 64 + 16 * dumps.height
+    far = dumps.filter(pl.col("rank") >= limit)["evidence_id"].to_list()
+    return [e for e in far if e in hints and hints[e].rank_said is None and hints[e].rank_hint is not None]
+
+
+def without_ranks(frame: pl.DataFrame, evidence: list[str]) -> pl.DataFrame:
+    """A frame in which the rows of these files have no rank."""
+    if not evidence or "rank" not in frame.columns:
+        return frame
+    return frame.with_columns(pl.when(~pl.col("evidence_id").is_in(evidence)).then("rank").alias("rank"))
+
+
 def known_ranks(frames: Frames) -> set[int]:
     """Ranks that something other than a trailing number names."""
     found: set[int] = set()

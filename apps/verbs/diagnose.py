@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             write([to_json(diagnosis_document(judgement, skips, timing))])
         elif exit_code(judgement) == 3:
-            write([f"No readable evidence in {args.path}: {len(skips)} files, none of a kind that this version reads.", NEEDED])
+            count = len(session.inventory.sources) + len(session.inventory.unreadable)
+            write([f"No readable evidence in {args.path}: nothing in its {count} files tells what a rank did.", NEEDED])
         elif early is None or _answer(early) != _answer(judgement):
             write([*(["Corrected by the full read:"] if early else []), *diagnosis_lines(judgement, skips)])
         else:

@@ -118,12 +118,17 @@ class Waits:
         return frozenset().union(*groups) - self.dumped - {rank}
 
     def last_is_short(self, rank: int) -> bool:
-        """Whether the last call was in a group of which fewer members are known than of others of its kind: a missing one may have failed it."""
+        """Whether the last call was in a group that may have a member nobody has seen, who may have failed it.
+
+        Of a group whose members are not listed only its users are known. It is short when fewer are known than of others of its kind, when
+        only one is, or when the ranks that left a dump have gaps.
+        """
         call = self.last.get(rank)
         if call is None or call.group_id not in self.open_groups:
             return False
-        kind = _kind(call.group_id)
-        return len(self.members[call.group_id]) < max(len(members) for group, members in self.members.items() if _kind(group) == kind)
+        known, kind = len(self.members[call.group_id]), _kind(call.group_id)
+        has_gaps = len(self.dumped) <= max(self.dumped)
+        return known < 2 or has_gaps or known < max(len(members) for group, members in self.members.items() if _kind(group) == kind)
 
 
 def is_done() -> pl.Expr:

@@ -156,7 +156,7 @@ def _accusations(scene: _Scene) -> list[Finding]:
         return [_tie(waits, (*unsure, *absent), _AFTER_ABSENT)]
     if absent and any(not waits.may_have_failed(rank) & set(absent) for rank in scene.victims):
         return [_tie(waits, (*silent, *absent), _ABSENT_HIDDEN)]
-    short = [r for r in silent if waits.hidden_p2p and not scene.shown(r) and waits.last_is_short(r)]
+    short = [r for r in silent if waits.hidden_p2p and not (told and scene.shown(r)) and waits.last_is_short(r)]
     if short:
         return [_tie(waits, (*silent, *absent), _SHORT)]
     confirmed = tuple(rank for rank in silent if scene.is_confirmed(rank))
