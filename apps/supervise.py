@@ -38,8 +38,8 @@ def entering(path: str, size_bytes: int = 0) -> None:
 
 def supervised(work: Callable[[], int]) -> int:
     """Do the work in a child, again without a file that killed it. Returns the exit code."""
-    if any(name in sys.modules for name in _HEAVY) or not hasattr(os, "fork"):
-        return work()
+    if sys.stdout is not sys.__stdout__ or any(name in sys.modules for name in _HEAVY) or not hasattr(os, "fork"):
+        return work()  # called from within a program, which would not see what a child prints
     for _ in range(MAX_RESTARTS):
         code, path, why = _once(work)
         if not path or path in excluded or not why:

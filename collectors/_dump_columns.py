@@ -9,6 +9,7 @@ import marshal
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import polars as pl
@@ -41,7 +42,7 @@ def columns(values: Values, groups: Groups, rank: int | None, stack_ids: list[st
     }
     found |= {name: pl.Series(values[name], dtype=pl.Int64) for name in ("record_id", "collective_seq_id", "p2p_seq_id", "op_id")}
     found |= {name: pl.Series(values[name], dtype=pl.String) for name in ("state", "thread_id")}
-    found["is_p2p"] = pl.Series(values["is_p2p"], dtype=pl.Boolean).fill_null(value=False) | found["is_p2p"]
+    found["is_p2p"] = _known(pl.Series(values["is_p2p"], dtype=pl.Boolean)) | found["is_p2p"]
     found["is_retired"] = pl.Series(values["retired"], dtype=pl.Boolean)
     found["sizes"] = pl.Series(_sizes(values), dtype=pl.String)
     found["dtypes"] = pl.Series(_dtypes(values), dtype=pl.String)
@@ -53,8 +54,13 @@ def columns(values: Values, groups: Groups, rank: int | None, stack_ids: list[st
     found["record"] = _records(height)
     found["rank"] = pl.Series([rank], dtype=pl.Int64).new_from_index(0, height)
     ended = (found["state"] == "completed") | (found["is_retired"] & (found["backend"] == "gloo"))
-    found["is_tail"] = ~ended.fill_null(value=False) | pl.Series(_tail(numbers, kinds), dtype=pl.Boolean)
+    found["is_tail"] = ~_known(ended) | pl.Series(_tail(numbers, kinds), dtype=pl.Boolean)
     return table.frame(found, height=height)
+
+
+def _known(flags: pl.Series) -> pl.Series:
+    """Null as false; most columns have none, and looking costs less than filling."""
+    return flags.fill_null(value=False) if flags.null_count() else flags
 
 
 def _records(height: int) -> pl.Series:
@@ -85,8 +91,8 @@ def _instants(nanoseconds: list[Any]) -> pl.Series:
     """UTC instants from nanoseconds; 0 is how the JSON form writes "never"."""
     numbers = pl.Series(nanoseconds, dtype=pl.Int64)
     instants = (numbers // 1000).cast(pl.Datetime("us", "UTC"))
-    never = (numbers <= 0).fill_null(value=False)
-    return instants.set(never, None) if never.any() else instants
+    never = numbers <= 0
+    return instants.set(_known(never), None) if never.any() else instants
 
 
 def _names(values: Values, groups: Groups) -> tuple[list[int], list[_Name]]:
@@ -153,7 +159,7 @@ def stacks(entries: Sequence[Entry]) -> tuple[list[str | None], list[Entry]]:
     lists = [entry.get("frames") for entry in entries]
     keys = list(map(id, lists))
     first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))  # the earliest place of each wins
-    by_frames: dict[tuple[int, ...], str | None] = {}
+    alike: dict[tuple[int, int], list[tuple[list[Any], str | None]]] = {}  # innermost frame and length -> stacks that begin so
     rows: dict[str, Entry] = {}
     ids: dict[int, str | None] = {}
     for key, place in first.items():
@@ -161,10 +167,14 @@ def stacks(entries: Sequence[Entry]) -> tuple[list[str | None], list[Entry]]:
         if not frames or type(frames) is not list or len(frames) > MAX_FRAMES:
             ids[key] = None
             continue
-        content = tuple(map(id, frames))
-        if content not in by_frames:
-            by_frames[content] = _describe(frames, f"E{place}", rows)
-        ids[key] = by_frames[content]
+        known = alike.setdefault((id(frames[0]), len(frames)), [])
+        for other, stack_id in known:
+            if all(map(is_, frames, other)):
+                ids[key] = stack_id
+                break
+        else:
+            ids[key] = _describe(frames, f"E{place}", rows)
+            known.append((frames, ids[key]))
     return list(map(ids.__getitem__, keys)), list(rows.values())
 
 

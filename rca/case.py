@@ -35,7 +35,7 @@ __all__ = ["Case", "MemoryCase", "build", "frames_of", "is_current"]
 SCHEMA_VERSION = hashlib.sha256("".join(table.ddl for table in TABLES.values()).encode()).hexdigest()[:16]  # another one: built again
 MEMORY_LIMIT = "256MB"  # of DuckDB while it takes in rows; beyond it spills to disk
 CHUNK_ROWS = 500_000  # rows handed to an analysis at a time
-UNFILTERED = frozenset({"evidence", "readings", "cites"})  # tables that show stale evidence too
+UNFILTERED = frozenset({"evidence", "readings", "cites", "stack_frames"})  # tables that show stale evidence too; a stack is nobody's own
 T = TypeVar("T")
 
 
@@ -261,7 +261,7 @@ def frames_of(parts: Parts, linked: dict[str, pl.DataFrame]) -> dict[str, pl.Dat
     stale = frames["evidence"].filter("is_stale")["evidence_id"]
     if stale.len():
         for name, frame in frames.items():
-            if "evidence_id" in frame.columns and name not in ("evidence", "readings"):
+            if "evidence_id" in frame.columns and name not in UNFILTERED:
                 frames[name] = frame.filter(~pl.col("evidence_id").is_in(stale.implode()))
     return frames
 
