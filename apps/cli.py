@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb.arguments(one)
         one.set_defaults(run=verb.run)
     args = parser.parse_args(argv)
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")  # thousands of small frames, one file at a time: more threads cost more, wall time too
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")  # thousands of small frames, one file at a time: more threads bring nothing
     return supervised(lambda: _call(args))
 
 
