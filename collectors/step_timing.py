@@ -1,0 +1,304 @@
+"""Step timings and progress that each rank writes for itself: JSON lines with a rank, a step, and times or local numbers.
+
+    {"rank": 3, "step": 7, "t_start_ns": 1700000000000000000, "dur_ms": 171.2, "phases": {"data": 9.1}, "detail": {"fwd_compute": 27.0}}
+    {"rank": 3, "step": 7, "loss": 1.21, "grad_norm_local": 0.42, "param_crc": "0a1b2c3d", "samples": [56, 57]}
+
+Rows: `steps` of lines with times, `rank_progress` of lines with numbers of the rank's own; a line may hold both. Names and units vary: the
+unit is the suffix of a name (ns, us, ms, s), else that of the object around it, else that of the step's duration, else seconds. `compute_s`
+comes from computation alone: forward and backward as a whole include waiting for others. Global metrics (loss without anything local) are
+another reader's.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from collectors._groups import plain_text
+from collectors._stack_dump import host_label, whole_number
+from rca.errors import EvidenceError
+from rca.tables import TABLES
+from rca.types import Skip, Source
+
+if TYPE_CHECKING:
+    from rca.tables import Table
+
+__all__ = ["EMITS", "claims", "read"]
+
+EMITS = ("steps", "rank_progress")
+
+SNIFF_LINES = 8
+MAX_LINE_BYTES = 1 << 20  # a batch of 100,000 sample ids fits
+MAX_BYTES = 1 << 30  # some 3 million steps
+BATCH_ROWS = 50_000
+MAX_SHAPES = 1000  # distinct sets of keys remembered
+MAX_SAMPLES = 100_000
+_BETWEEN = "\x1f"  # sample ids on their way into a list column
+_FIRST_US, _LAST_US = 946_684_800_000_000, 7_258_118_400_000_000  # 2000 and 2200: outside, a clock that does not count from 1970
+
+_PER_SECOND: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("ns", "nsec"), 10**9),
+    **dict.fromkeys(("us", "usec"), 10**6),
+    **dict.fromkeys(("ms", "msec", "millis"), 10**3),
+    **dict.fromkeys(("s", "sec", "secs", "seconds"), 1),
+}
+_UNIT: Final = re.compile(rf"^([^\s(]{{1,80}}?)(?:_|\s?\(|\.)({'|'.join(_PER_SECOND)})\)?$", re.I)
+_PLAIN: Final = re.compile(r"_(?:time|dur|duration|elapsed|t)$")
+
+# What trainers call the same thing; the first one present counts.
+_RANK: Final = ("global_rank", "world_rank", "rank", "rank_id")
+_STEP: Final = ("global_step", "step", "iteration", "iter", "train_step", "step_id")
+_HOST: Final = ("host", "hostname", "host_name", "node", "node_name")
+_STAGE: Final = ("stage", "pipeline_stage", "pp_stage", "pp_rank", "pp")
+_LOSS: Final = ("loss_local", "local_loss", "loss", "train_loss", "lm_loss")
+_NORM: Final = ("grad_norm_local", "local_grad_norm", "grad_norm")
+_CHECKSUM: Final = re.compile(r"^(param(eter)?s?|weights?|model|state)_(crc(32)?|checksum|hash|digest|sha\d*|md5)$|^checksum$")
+_SAMPLES: Final = ("sample_ids", "samples", "sample_id", "sample_indices")
+_SHARD: Final = ("data_shard", "shard", "shard_id", "data_file")
+_OWN: Final = frozenset({*_LOSS[:2], *_NORM[:2], *_SAMPLES, *_SHARD})  # numbers that only one rank can write
+
+# Names of times, unit and a closing "_time" taken off. Forward, backward and optimizer are left out: they include waiting.
+_START: Final = frozenset({"t_start", "start", "started_at", "start_at", "start_time", "start_ts", "ts_start", "step_start", "t0", "begin"})
+_STEP_TIME: Final = frozenset({"dur", "duration", "elapsed", "step", "step_dur", "step_total", "iteration", "iter", "total", "wall"})
+_PARTS: Final = {
+    "compute_s": re.compile(r"^(\w{1,40}_)?(compute|computation)(_(fwd|bwd|forward|backward))?$"),
+    "comm_s": re.compile(r"^(\w{1,40}_)?(comm|communication|all_?reduce|reduce_?scatter|all_?gather|p2p)$"),
+    "data_s": re.compile(r"^(data|dataloader|(data|batch)_?(load(ing|er)?|wait|fetch|next)|(get|next|fetch)_batch)$"),
+    "checkpoint_s": re.compile(r"^(checkpoint|ckpt)(ing|_(save|load|saving|loading))?$"),
+}
+Place = tuple[str, str | None, float]  # key, key inside its object, seconds per unit
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Where the records with one set of keys have what; worked out once."""
+
+    rank: str | None
+    step: str | None
+    host: str | None
+    stage: str | None
+    start: tuple[str, int] | None  # key, units per second
+    times: Mapping[str, tuple[Place, ...]]  # column of `steps` -> what it is the sum of
+    loss: str | None
+    norm: str | None
+    checksum: str | None
+    samples: str | None
+    shard: str | None
+    is_local: bool  # holds numbers of the rank's own: a row of `rank_progress`
+    is_timed: bool  # holds named parts of a step, or its whole duration without a global loss beside it: a row of `steps`
+
+
+def _shape(record: Mapping[str, Any]) -> _Shape:
+    def first(names: Sequence[str]) -> str | None:
+        return next((name for name in names if name in record), None)
+
+    step = first(_STEP)
+    start: tuple[str, int] | None = None
+    found: dict[str, list[tuple[str, str | None, int | None, bool]]] = {}
+    whole: int | None = None  # units per second of the step's duration
+    for key, value in record.items():
+        if isinstance(value, dict):
+            _, around = _split(key)
+            for inner in value:
+                name, unit = _split(inner)
+                for column, exact in _columns(name):
+                    found.setdefault(column, []).append((key, inner, unit or around, exact))
+        elif key != step:
+            name, unit = _split(key)
+            if _PLAIN.sub("", name) in _STEP_TIME and (unit or _PLAIN.search(name) or name.startswith("dur")):
+                found.setdefault("step_s", []).append((key, None, unit, True))
+                whole = whole or unit
+            elif name in _START:
+                start = start or (key, unit or 1)
+            else:
+                for column, exact in _columns(name):
+                    found.setdefault(column, []).append((key, None, unit, exact))
+    times = {}
+    for column, places in found.items():
+        totals = [place for place in places if place[3]][:1]  # a total beside its parts: not both
+        times[column] = tuple((key, inner, 1.0 / (unit or whole or 1)) for key, inner, unit, _ in totals or places)
+    checksum, loss = next((key for key in record if _CHECKSUM.match(key)), None), first(_LOSS)
+    is_local = checksum is not None or not _OWN.isdisjoint(record)
+    is_timed = bool(times.keys() - {"step_s"}) or ("step_s" in times and (is_local or loss is None))
+    return _Shape(
+        first(_RANK), step, first(_HOST), first(_STAGE), start, times, loss, first(_NORM), checksum, first(_SAMPLES), first(_SHARD),
+        is_local, is_timed,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _split(key: str) -> tuple[str, int | None]:
+    """A name without its unit, lower case, and how many of the unit make a second; None = it names no unit."""
+    found = _UNIT.match(key)
+    return (found[1].lower(), _PER_SECOND[found[2].lower()]) if found else (key.lower(), None)
+
+
+@lru_cache(maxsize=4096)
+def _columns(name: str) -> tuple[tuple[str, bool], ...]:
+    """The column of `steps` that a time of this name adds to, and whether the name stands for all of it; () = none."""
+    plain = _PLAIN.sub("", name)
+    return tuple((column, plain == column[:-2]) for column, pattern in _PARTS.items() if pattern.match(plain))
+
+
+def claims(name: str, head: bytes) -> bool:
+    """JSON lines of which one of the first holds a step, and times of a rank or numbers that only a rank can know of itself."""
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{":
+        return False
+    for line in islice(head.splitlines(), SNIFF_LINES):
+        record = _record(line)
+        if isinstance(record, dict):
+            shape = _shape(record)
+            nested = any(inner is not None for places in shape.times.values() for _, inner, _ in places)
+            if shape.step is not None and (shape.is_local or (shape.is_timed and (shape.rank is not None or nested))):
+                return True
+    return False
+
+
+def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
+    """Rows of both tables in the order of the lines, in batches; torn and foreign lines are skipped. Raises EvidenceError without any row."""
+    shapes: dict[tuple[Any, ...], _Shape] = {}
+    timed: list[tuple[Any, ...]] = []
+    local: list[tuple[Any, ...]] = []
+    num_rows = 0
+    for number, line in _lines(source):
+        record = line if isinstance(line, Skip) else _record(line)
+        if isinstance(record, Skip):
+            yield Skip(f"L{number}" if record.record is None and number else record.record, record.why)
+            continue
+        keys = (tuple(record), *(tuple(value) for value in record.values() if value.__class__ is dict))
+        shape = shapes.get(keys)
+        if shape is None:
+            shape = _shape(record)
+            if len(shapes) < MAX_SHAPES:
+                shapes[keys] = shape
+        step = _whole(record.get(shape.step)) if shape.step else None
+        if step is None or not (shape.is_timed or shape.is_local):
+            yield Skip(f"L{number}", "no step of a rank: a step with times or numbers of the rank's own is expected")
+            continue
+        rank = _whole(record.get(shape.rank)) if shape.rank else None
+        rank = source.rank_said if rank is None or rank < 0 else rank
+        if shape.is_timed:
+            timed.append((f"L{number}", rank, step, *_times(record, shape)))
+        if shape.is_local:
+            local.append((f"L{number}", rank, step, *_numbers(record, shape)))
+        num_rows += 1
+        if len(timed) + len(local) >= BATCH_ROWS:
+            yield from _frames(timed, local)
+            timed, local = [], []
+    if not num_rows:
+        raise EvidenceError(source.path, None, "no step of a rank in it")
+    yield from _frames(timed, local)
+
+
+def _lines(source: Source) -> Iterator[tuple[int, bytes | Skip]]:
+    """Lines with their number, blank ones left out; what cannot be read as one is a Skip."""
+    data, torn = source.read(MAX_BYTES)
+    for number, line in enumerate(io.BytesIO(data), 1):
+        if len(line) > MAX_LINE_BYTES:
+            yield number, Skip(None, f"a line of more than {MAX_LINE_BYTES} bytes")
+        elif line.strip():
+            yield number, line
+    if torn:
+        yield 0, Skip(None, f"breaks off: {torn}")
+
+
+def _record(line: bytes) -> dict[str, Any] | Skip:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return Skip(None, f"not JSON ({str(error)[:100]}); a last line may be torn")
+    return record if isinstance(record, dict) else Skip(None, "no JSON object")
+
+
+_STEPS: Final = ("record", "rank", "step", "host", "stage", "started_at", "step_s", "compute_s", "comm_s", "data_s", "checkpoint_s")
+_PROGRESS: Final = ("record", "rank", "step", "loss", "grad_norm", "is_finite", "param_checksum", "sample_ids", "data_shard")
+
+
+def _frames(timed: Sequence[tuple[Any, ...]], local: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Table, pl.DataFrame]]:
+    for table, names, rows in (("steps", _STEPS, timed), ("rank_progress", _PROGRESS, local)):
+        if rows:
+            columns: dict[str, Any] = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+            if table == "steps":
+                columns["started_at"] = pl.Series(columns["started_at"], dtype=pl.Int64)
+            else:  # a list column built from Python lists costs more than all the rest
+                columns["sample_ids"] = pl.Series(columns["sample_ids"], dtype=pl.String).str.split(_BETWEEN)
+            yield TABLES[table], TABLES[table].frame(columns)
+
+
+def _times(record: Mapping[str, Any], shape: _Shape) -> tuple[Any, ...]:
+    """host to checkpoint_s of a row of `steps`."""
+    host = host_label(plain_text(record[shape.host])) if shape.host else None
+    stage = _whole(record[shape.stage]) if shape.stage else None
+    started = _instant_us(record[shape.start[0]], shape.start[1]) if shape.start else None
+    return host, stage, started, *(_sum(record, shape.times.get(column, ())) for column in _STEPS[6:])
+
+
+def _sum(record: Mapping[str, Any], places: Sequence[Place]) -> float | None:
+    """Seconds in all these places; null unless every one holds a time."""
+    total = 0.0
+    for key, inner, factor in places:
+        value = record[key] if inner is None else record[key][inner]
+        if value.__class__ not in (int, float) or not 0 <= value < 1e15:
+            return None
+        total += value * factor
+    return total if places else None
+
+
+def _numbers(record: Mapping[str, Any], shape: _Shape) -> tuple[Any, ...]:
+    """loss to data_shard of a row of `rank_progress`."""
+    loss, norm = (_number(record[key]) if key else None for key in (shape.loss, shape.norm))
+    written = [value for value in (loss, norm) if value is not None]
+    finite = all(map(math.isfinite, written)) if written else None
+    checksum = plain_text(record[shape.checksum]) or None if shape.checksum else None
+    samples = record[shape.samples] if shape.samples else None
+    listed = samples if isinstance(samples, list) else [samples]
+    ids = _BETWEEN.join([text for v in listed[:MAX_SAMPLES] if (text := str(v) if v.__class__ is int else plain_text(v))])
+    shard = plain_text(record[shape.shard]) or None if shape.shard else None
+    return _finite(loss), _finite(norm), finite, checksum, ids or None, shard
+
+
+def _number(value: object) -> float | None:
+    """A number as a float, NaN and infinity included and also when written as text; None for anything else."""
+    if isinstance(value, str) and len(value) < 40:
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) if abs(value) < 1e300 or isinstance(value, float) else None
+    return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, also when written as 3.0 or "3"."""
+    if (isinstance(value, float) and value.is_integer()) or (isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value)):
+        value = int(value)
+    return whole_number(value)
+
+
+def _instant_us(value: object, per_second: int) -> int | None:
+    """Microseconds since 1970: a count in the given unit, or ISO 8601 with a zone; None for other clocks and times without a zone."""
+    if isinstance(value, str):
+        try:
+            instant = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        value, per_second = (instant.astimezone(UTC).timestamp(), 1) if instant.tzinfo and 2000 < instant.year < 2200 else (None, 1)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e20:
+        return None
+    micros = value * 10**6 // per_second if isinstance(value, int) else round(value * 1e6 / per_second)
+    return micros if _FIRST_US <= micros < _LAST_US else None
