@@ -1,4 +1,4 @@
-"""What a drill collects from a running or hung job: recorder dumps, stacks of the process tree, logs."""
+"""What a drill collects from a running, hung or ended job: recorder dumps, stacks of the process tree, logs, step timings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rca.drills._layout import Layout
 
-__all__ = ["Processes", "capture_logs", "capture_recorder", "capture_stacks", "is_alive", "write_json"]
+__all__ = ["Processes", "capture_logs", "capture_recorder", "capture_stacks", "capture_timings", "is_alive", "write_json"]
 
 DUMP_WAIT_S = 60.0  # the first dump with frames took 3-6 s on an idle machine
+DUMP_GAP_S = 10.0  # the others follow close; whoever doesn't will not
 _PY_SPY_ENV = {"PATH": os.environ.get("PATH", os.defpath), "RUST_BACKTRACE": "0"}
 PY_SPY_WAIT_S = 30.0  # a dump takes 0.1 s; one that hangs must not keep its target stopped
 
@@ -31,6 +32,10 @@ class Processes:
 
     trainers: Mapping[int, int]
     workers: Mapping[int, tuple[int, ...]]
+
+    def only(self, ranks: Collection[int]) -> Processes:
+        """Those of some ranks."""
+        return Processes({rank: self.trainers[rank] for rank in ranks}, {rank: self.workers[rank] for rank in ranks})
 
 
 def is_alive(pid: int) -> bool:
@@ -48,13 +53,14 @@ def capture_recorder(run: Path, out: Path, processes: Processes) -> list[int]:
     for pid in living.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
+    found: list[int] = []
     deadline = time.monotonic() + DUMP_WAIT_S
-    while time.monotonic() < deadline:
-        if all((run / f"nccl_trace_rank_{rank}").exists() or not is_alive(pid) for rank, pid in living.items()):
-            break
+    while time.monotonic() < deadline and any(is_alive(pid) for rank, pid in living.items() if rank not in found):
+        before, found = found, sorted(rank for rank in living if (run / f"nccl_trace_rank_{rank}").exists())
+        if found != before:
+            deadline = time.monotonic() + DUMP_GAP_S
         time.sleep(0.1)
     out.mkdir(parents=True, exist_ok=True)
-    found = sorted(rank for rank in living if (run / f"nccl_trace_rank_{rank}").exists())
     for rank in found:
         shutil.copyfile(run / f"nccl_trace_rank_{rank}", out / f"nccl_trace_rank_{rank}")
     return found
@@ -105,6 +111,11 @@ def capture_logs(run: Path, out: Path, layout: Layout) -> None:
         for path in (run / "workers" / row["host"]).glob(f"*/attempt_0/{row['local_rank']}/stderr.log"):
             text = _rename_host(path.read_text(errors="replace"), row["host"])
             (out / f"rank_{row['rank']}.stderr.log").write_text(text)
+
+
+def capture_timings(run: Path, out: Path) -> None:
+    """The lines that every rank wrote of its steps, as far as it came."""
+    shutil.copytree(run / "timings", out)
 
 
 def _rename_host(text: str, host: str) -> str:

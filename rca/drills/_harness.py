@@ -15,9 +15,10 @@ from types import ModuleType
 from typing import Any
 
 from rca import plugins
-from rca.drills._capture import Processes, capture_logs, capture_recorder, capture_stacks, write_json
+from rca.drills._capture import Processes, capture_logs, capture_recorder, capture_stacks, capture_timings, write_json
+from rca.drills._kernel import write_kernel_logs
 from rca.drills._launch import Drill, Job, stop_on_signals
-from rca.drills._layout import Injection
+from rca.drills._layout import Injection, Scene
 from rca.drills._neutral import machine_prefixes, neutralise
 from rca.errors import ProbeError, UsageError
 
@@ -38,8 +39,12 @@ class Result:
 def run_live(drill: Drill, out: Path, *, say: Say = lambda _: None) -> Result:
     """Run `drill` and leave its evidence in `out`, truth.json among it; all of it or, after an error, nothing.
 
-    1. Launch the job; wait until every rank trains. 2. Wait until the fault has brought it to a stand.
-    3. Stacks in rounds, then recorder dumps, then what the launchers say. 4. End every process. 5. Neutralise.
+    1. Launch the job; wait until every rank trains. 2. Let the fault happen, or do it; wait until it shows.
+    3. Stacks in rounds, then recorder dumps, then what the launchers say. 4. End every process. 5. Make up the kernel
+    logs, fitted to what happened. 6. Neutralise.
+
+    Of the fault's module: `inject` says what the job is told, `act(job, injection)` does what comes from outside of the job,
+    `kernel(scene)` gives lines for the kernel logs, `spoil(folder, scene)` harms the evidence itself; the last three are optional.
     """
     module = plugins.load("rca.drills", drill.fault)
     injection: Injection = module.inject(drill.layout, seed=drill.seed)
@@ -49,7 +54,6 @@ def run_live(drill: Drill, out: Path, *, say: Say = lambda _: None) -> Result:
     try:
         job_dir = (drill.job_dir or Path(tempfile.mkdtemp(prefix="drill-"))).absolute()
         result = _run_job(drill, module, injection, job_dir, part, py_spy, say)
-        write_json(part / "topology.json", drill.layout.topology())
         write_json(part / "truth.json", _truth(module, drill, injection))
         if drill.is_neutral:
             neutralise(part, prefixes=machine_prefixes(drill.python, job_dir))
@@ -89,17 +93,53 @@ def _run_job(drill: Drill, module: ModuleType, injection: Injection, job_dir: Pa
             job.launch()
             say(f"started {drill.layout.world_size} ranks on {len(drill.layout.hosts)} made-up hosts")
             processes = job.wait_for_start()
-            say("training; waiting for the fault to bite" if injection.ranks else "training")
-            job.hold_agents()
-            job.wait_for_bite(injection.step or 0, ends=module.ENDS)
-            return _capture(drill, job, processes, out, py_spy, say)
+            began_ns = time.time_ns()
+            say("training; waiting for the fault to bite" if injection.step and module.ENDS != "running" else "training")
+            bite_ns = _bite(job, module, injection)
+            result = _capture(drill, job, module, processes, out, py_spy, say)
         finally:
             job.end()
             shutil.rmtree(job_dir)
+    scene = Scene(drill.layout, injection, drill.seed, processes.trainers, began_ns, bite_ns, time.time_ns())
+    write_kernel_logs(out / "kernel", scene, module.kernel(scene) if hasattr(module, "kernel") else {})
+    write_json(out / "topology.json", drill.layout.topology())
+    if hasattr(module, "spoil"):
+        module.spoil(out, scene)
+    return result
 
 
-def _capture(drill: Drill, job: Job, processes: Processes, out: Path, py_spy: str, say: Say) -> Result:
+def _bite(job: Job, module: ModuleType, injection: Injection) -> int:
+    """Let the fault happen, or do it; wait until it shows. When it happened, in ns."""
+    step, done_ns = injection.step or 0, None
+    if module.ENDS != "stopped":
+        job.hold_agents()
+    if hasattr(module, "act"):
+        job.wait_for_step(step)
+        done_ns = time.time_ns()
+        module.act(job, injection)
+    job.wait_for_bite(step + injection.shows_after, ends=module.ENDS)
+    return done_ns or max(job.last_move_ns(rank) for rank in injection.ranks or range(job.layout.world_size))
+
+
+def _capture(drill: Drill, job: Job, module: ModuleType, processes: Processes, out: Path, py_spy: str, say: Say) -> Result:
+    """Of an ended job only what was written: the processes are gone."""
     first = {rank: step for rank, (_, step) in job.steps().items()}
+    dumped: list[int] = []
+    if module.ENDS != "stopped":
+        reachable = processes.only([rank for rank in processes.trainers if drill.layout.host(rank) not in job.lost_hosts])
+        _capture_stacks(drill, reachable, out, py_spy, say)
+        last = {rank: step for rank, (_, step) in job.steps().items()}
+        say("flight recorders")
+        dumped = capture_recorder(job.run, out / "fr", reachable)
+        job.let_agents_report(processes)
+    else:
+        last = first
+    capture_logs(job.run, out / "logs", drill.layout)
+    capture_timings(job.run, out / "timings")
+    return Result(tuple(dumped), first, last)
+
+
+def _capture_stacks(drill: Drill, processes: Processes, out: Path, py_spy: str, say: Say) -> None:
     rows: list[dict[str, Any]] = []
     for sample in range(drill.num_rounds):
         time.sleep(drill.round_gap_s if sample else 0.0)
@@ -109,17 +149,12 @@ def _capture(drill: Drill, job: Job, processes: Processes, out: Path, py_spy: st
     if all(row["rc"] for row in rows):
         raise ProbeError(f"py-spy could read no process: run as root or with CAP_SYS_PTRACE ({rows[0]['err']})")
     write_json(out / "stacks" / "index.json", rows)
-    last = {rank: step for rank, (_, step) in job.steps().items()}
-    say("flight recorders")
-    dumped = capture_recorder(job.run, out / "fr", processes)
-    job.let_agents_report(processes)
-    capture_logs(job.run, out / "logs", drill.layout)
-    return Result(tuple(dumped), first, last)
 
 
 def _truth(module: ModuleType, drill: Drill, injection: Injection) -> dict[str, Any]:
     """Accepted values as lists, and under `what` the story."""
     layout = drill.layout
+    place = {"place": injection.place} if injection.place else {}
     return {
         "first_failing_ranks": list(injection.ranks),
         "hosts": sorted({layout.host(rank) for rank in injection.ranks}),
@@ -130,6 +165,7 @@ def _truth(module: ModuleType, drill: Drill, injection: Injection) -> dict[str, 
             "trap": module.TRAP,
             "fault_step": injection.step if injection.ranks else None,
             "injected": injection.faults,
+            **place,
             "seed": drill.seed,
             "parallel": {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp},
         },

@@ -1,21 +1,23 @@
 """A small real training job: tensor, data and pipeline parallel over gloo.
 
-Runs in the workers with torch and the standard library alone. The harness copies this file into the job's folder, so
-that stacks and recorded frames show a training script and nothing of this package. Its one argument is a configuration
-file; what stands there under `faults` is what a drill's `inject` returned.
+Runs in the workers with torch and the standard library alone. The harness copies this file and its helpers (_job_*.py)
+into the job's folder, so that stacks and recorded frames show a training program and nothing of this package. Its one
+argument is a configuration file; what stands there under `faults` is what a drill's `inject` returned.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections import deque
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +25,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+
+from rca.drills._job_checkpoint import Checkpoint
+from rca.drills._job_samples import Samples
+from rca.drills._job_step_log import StepLog
+from rca.drills._job_timings import StepClock
 
 log = logging.getLogger("train")
 
@@ -32,28 +39,14 @@ class CollectiveError(RuntimeError):
     """A collective or a transfer failed: some other rank may be the reason."""
 
 
-class Shard(Dataset):  # type: ignore[misc]
-    """Samples made from their index, so that every launch sees the same ones."""
-
-    def __init__(self, *, seed: int, shard: int, hidden: int) -> None:
-        self.seed, self.shard, self.hidden = seed, shard, hidden
-
-    def __len__(self) -> int:
-        return 1 << 20
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        rng = torch.Generator().manual_seed((self.seed * 1009 + self.shard) * 1_000_003 + index)
-        return torch.randn(self.hidden, generator=rng)
-
-
 class Comm:
     """The process groups of this rank, by kind."""
 
-    def __init__(self, config: dict[str, Any], *, rank: int, faults: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], *, rank: int, faults: dict[str, Any], clock: StepClock) -> None:
+        self.clock = clock
         self.groups: dict[str, Any] = {}
         self.members: dict[str, list[int]] = {}
-        self.step, self.skipped = 0, False
-        self.skip = faults.get("skip", {})
+        self.skip, self.skipped = faults.get("skip", {}), False
         timeout = timedelta(seconds=config["timeout_s"])
         for group in config["groups"]:
             made = None
@@ -65,16 +58,16 @@ class Comm:
     def all_reduce(self, kind: str, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over the group, in place."""
         if len(self.members[kind]) > 1 and not self._is_left_out(kind):
-            with collective():
+            with collective(), self.clock.comm(kind):
                 dist.all_reduce(tensor, group=self.groups[kind])
         return tensor
 
     def send(self, tensor: torch.Tensor, peer: int) -> None:
-        with collective():
+        with collective(), self.clock.comm("pp"):
             dist.send(tensor, peer, group=self.groups["pp"])
 
     def recv(self, tensor: torch.Tensor, peer: int) -> torch.Tensor:
-        with collective():
+        with collective(), self.clock.comm("pp"):
             dist.recv(tensor, peer, group=self.groups["pp"])
         return tensor
 
@@ -83,7 +76,7 @@ class Comm:
             dist.barrier()
 
     def _is_left_out(self, kind: str) -> bool:
-        if self.skipped or self.skip.get("kind") != kind or self.step != self.skip["step"]:
+        if self.skipped or self.skip.get("kind") != kind or self.clock.step != self.skip["step"]:
             return False
         self.skipped = True
         return True
@@ -137,99 +130,85 @@ class Block(torch.nn.Module):  # type: ignore[misc]
         return x + ReduceFromTensorParallel.apply(self.row(wide), self.comm)
 
 
-class StepLog:
-    """Keeps the last losses in memory and writes them out from a thread of its own."""
-
-    def __init__(self, path: Path, *, stuck_at: int | None) -> None:
-        self.path, self.stuck_at, self.num_recorded = path, stuck_at, 0
-        self._buffer: deque[str] = deque(maxlen=1000)
-        self._buffer_lock, self._file_lock = threading.Lock(), threading.Lock()
-        self._wake, self._both_hold = threading.Event(), threading.Barrier(2)
-        threading.Thread(target=self._write_loop, name="step-log", daemon=True).start()
-
-    def record(self, step: int, loss: float) -> None:
-        self._wake.set()
-        if step == self.stuck_at:
-            return self._rotate()
-        with self._buffer_lock:
-            self._buffer.append(f"{step} {loss:.5f}")
-        self.num_recorded = step
-        return None
-
-    def _rotate(self) -> None:
-        with self._buffer_lock:
-            self._both_hold.wait()
-            with self._file_lock:
-                self.path.replace(self.path.with_suffix(".1"))
-
-    def _write_loop(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            if self.stuck_at is not None and self.num_recorded + 1 == self.stuck_at:
-                self._flush_all()
-            with self._buffer_lock:
-                lines = [self._buffer.popleft() for _ in range(len(self._buffer))]
-            with self._file_lock, self.path.open("a") as file:
-                file.writelines(f"{line}\n" for line in lines)
-
-    def _flush_all(self) -> None:
-        with self._file_lock:
-            self._both_hold.wait()
-            with self._buffer_lock:
-                self._buffer.clear()
-
-
 class Trainer:
     """One rank's part of the model and its training loop."""
 
     def __init__(self, config: dict[str, Any], *, rank: int, faults: dict[str, Any], run: Path) -> None:
-        self.config, self.rank, self.faults = config, rank, faults
+        self.config, self.rank, self.faults, self.run_dir = config, rank, faults, run
         self.place = config["ranks"][rank]
-        self.comm = Comm(config, rank=rank, faults=faults)
+        self.clock = StepClock(run / "timings", rank)
+        self.comm = Comm(config, rank=rank, faults=faults, clock=self.clock)
         torch.manual_seed(config["seed"] * 131 + self.place["pp"] * 17 + self.place["tp"])
-        hidden = config["hidden"]
-        self.model = Block(self.comm, hidden=hidden, tp=config["tp"])
+        self.model = Block(self.comm, hidden=config["hidden"], tp=config["tp"])
         stages = self.comm.members["pp"]
         at = stages.index(rank)
         self.before = stages[at - 1] if at else None
         self.after = stages[at + 1] if at + 1 < len(stages) else None
-        shard = Shard(seed=config["seed"], shard=self.place["dp"], hidden=hidden)
-        self.batches = iter(DataLoader(shard, batch_size=config["num_microbatches"] * 4, num_workers=1))
+        samples = Samples(config, replica=self.place["dp"], faults=faults, run=run)
+        self.batches = iter(DataLoader(samples, batch_size=config["batch_size"], num_workers=1))
         self.step_log = StepLog(run / f"losses_{rank}.txt", stuck_at=faults.get("lock", {}).get("step"))
+        self.checkpoint = Checkpoint(run / "checkpoint", rank, stuck_at=faults.get("stuck_save", {}).get("step"))
         self.progress = (run / f"progress_{rank}").open("w", buffering=1)
 
     def run(self) -> None:
         self.comm.barrier()
         for step in range(self.config["num_steps"]):
-            self.comm.step = step
             self.report(step)
-            began = time.monotonic()
-            losses = self.forward_backward()
-            if step == self.faults.get("kill", {}).get("step"):
-                os.kill(os.getpid(), signal.SIGKILL)
-            norm = self.reduce_gradients(step)
-            self.update(norm)
-            loss = sum(losses) / max(len(losses), 1)
+            loss, norm = self.train_step(step)
             self.step_log.record(step, loss)
             if step % self.config["log_every"] == 0:
-                self.log_step(step, loss, norm, time.monotonic() - began)
+                self.log_step(step, loss, norm)
+            if (step + 1) % self.config["save_every"] == 0:
+                self.save(step)
 
-    def forward_backward(self) -> list[float]:
-        """All forward passes, then all backward passes (GPipe)."""
-        batch = next(self.batches)
+    def train_step(self, step: int) -> tuple[float, float]:
+        """One batch, from the loader to the new parameters; this rank's loss and the norm of the gradients."""
+        self.clock.begin(step)
+        with self.clock.phase("data"):
+            numbers, batch = next(self.batches)
+        losses = self.forward_backward(batch)
+        with self.clock.phase("optimizer"):
+            norm = self.gradient_norm()
+            self.update(norm)
+        loss = sum(losses) / len(losses) if self.after is None else None
+        self.clock.end(loss=loss, grad_norm_local=self.local_norm, param_crc=self.checksum(), samples=numbers.tolist())
+        return loss or 0.0, norm
+
+    def fault(self, name: str) -> Any:
+        """The settings of a fault that hits this rank in this step, else None."""
+        settings = self.faults.get(name)
+        return settings if settings is not None and settings["step"] == self.clock.step else None
+
+    def forward_backward(self, batch: torch.Tensor) -> list[float]:
+        """All forward passes, then all backward passes (GPipe), then the average over data parallel."""
         micro = batch.chunk(self.config["num_microbatches"])
-        passes = [self.forward(samples) for samples in micro]
-        return [self.backward(x, out, samples) for (x, out), samples in zip(passes, micro, strict=True)]
+        with self.clock.phase("forward"):
+            passes = [self.forward(samples) for samples in micro]
+        with self.clock.phase("backward"):
+            losses = [self.backward(x, out, samples) for (x, out), samples in zip(passes, micro, strict=True)]
+            self.reduce_gradients()
+        return losses
 
     def forward(self, samples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = samples if self.before is None else self.comm.recv(torch.empty_like(samples), self.before)
         x = x.requires_grad_()
+        if self.fault("gpu_memory"):
+            self.allocate_activations()
         out = self.model(x)
         self.device_wait()
         if self.after is not None:
+            if self.fault("slot"):
+                self.wait_for_slot(self.run_dir / f"slot_{self.after}")
             self.comm.send(out.detach(), self.after)
         return x, out
+
+    def allocate_activations(self) -> None:
+        raise torch.OutOfMemoryError(self.faults["gpu_memory"]["message"].format(pid=os.getpid()))
+
+    def wait_for_slot(self, slot: Path) -> None:
+        """Until the next stage says that it has room; it never does."""
+        while not slot.exists():
+            time.sleep(0.25)
 
     def backward(self, x: torch.Tensor, out: torch.Tensor, samples: torch.Tensor) -> float:
         loss = 0.0
@@ -246,35 +225,78 @@ class Trainer:
 
     def device_wait(self) -> None:
         """Stands in for the accelerator: a step must take long enough to be seen."""
-        time.sleep(self.config["compute_s"])
+        slow = self.faults.get("slow", {"step": 0, "factor": 1.0})
+        time.sleep(self.config["compute_s"] * (slow["factor"] if self.clock.step >= slow["step"] else 1.0))
 
-    def reduce_gradients(self, step: int) -> float:
-        """Average over data parallel, then the norm over model parallel."""
+    def reduce_gradients(self) -> None:
+        """Check them if the run wants that, then average over data parallel."""
+        if self.fault("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault("native"):
+            self.compress_gradients()
         grads = [p.grad for p in self.model.parameters()]
+        if self.fault("overflow"):
+            grads[-1][0] *= math.inf  # what a sample does that overflows in half precision
+            grads[-1][0] *= 0.0
         flat = torch.cat([g.flatten() for g in grads])
-        pad = self.faults.get("pad", {})
-        bucket = flat
-        if step == pad.get("step"):
-            bucket = torch.cat([flat, flat.new_zeros(pad["num_extra"])])
+        self.local_norm = float(flat.square().sum().sqrt())
+        if self.config["check_nan"] and not math.isfinite(self.local_norm):
+            raise AssertionError(f"rank {self.rank}: local gradient norm is {self.local_norm} before the data-parallel reduction")
+        pad = self.fault("pad")
+        bucket = torch.cat([flat, flat.new_zeros(pad["num_extra"])]) if pad else flat
         self.comm.all_reduce("dp", bucket)
         flat.copy_(bucket[: flat.numel()])
         flat /= self.config["dp"]
         for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
             grad.copy_(part.view_as(grad))
-        square = self.comm.all_reduce("mp", flat.square().sum().reshape(1))
-        return float(square.sqrt())
+
+    def compress_gradients(self) -> None:
+        """A call into a C library that does not let go of the interpreter while it works."""
+        library = ctypes.PyDLL(None)
+        while True:
+            library.sleep(600)
+
+    def gradient_norm(self) -> float:
+        """Of the whole model: over model parallel."""
+        square = sum(p.grad.square().sum() for p in self.model.parameters())
+        return float(self.comm.all_reduce("mp", square.reshape(1)).sqrt())
 
     def update(self, norm: float) -> None:
-        rate = self.config["learning_rate"] * min(1.0, 1.0 / (norm + 1e-6))
+        rate = self.learning_rate() * min(1.0, 1.0 / (norm + 1e-6))
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter -= rate * parameter.grad
                 parameter.grad = None
+        if flip := self.fault("flip"):
+            words = self.model.row.weight.detach().view(torch.int32).view(-1)
+            words[flip["element"] % len(words)] ^= 1 << flip["bit"]
 
-    def log_step(self, step: int, loss: float, norm: float, step_s: float) -> None:
+    def learning_rate(self) -> float:
+        """Warm-up and decay by milestones; a fault leaves one out."""
+        shares = {0: 1.0, 1: 0.5, 2: 0.25}
+        if self.fault("schedule"):
+            del shares[0]
+        peak: float = self.config["learning_rate"]
+        return peak * shares[min(self.clock.step // 1_000, 2)]
+
+    def checksum(self) -> str:
+        """Of the bits of all parameters: replicas of the same part of the model must agree."""
+        crc = 0
+        for parameter in self.model.parameters():
+            data = parameter.detach().contiguous()
+            crc = zlib.crc32(ctypes.string_at(data.data_ptr(), data.numel() * data.element_size()), crc)
+        return f"{crc:08x}"
+
+    def save(self, step: int) -> None:
+        """The first replica writes, everybody waits."""
+        if self.place["dp"] == 0:
+            self.checkpoint.save(step, self.model.state_dict())
+        self.comm.barrier()
+
+    def log_step(self, step: int, loss: float, norm: float) -> None:
         total = self.comm.all_reduce("world", torch.tensor([loss]))
         mean = float(total) / (self.config["tp"] * self.config["dp"])
-        log.info("step %d | loss %.4f | grad norm %.3f | %.0f ms", step, mean, norm, step_s * 1e3)
+        log.info("step %d | loss %.4f | grad norm %.3f | %.0f ms", step, mean, norm, self.clock.lasted_ms)
 
     def report(self, step: int) -> None:
         self.progress.seek(0)

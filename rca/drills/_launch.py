@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +20,9 @@ from rca.drills._capture import Processes, is_alive, write_json
 from rca.drills._layout import RANKS_PER_HOST, Injection, Layout
 from rca.errors import ProbeError
 
-__all__ = ["Drill", "Job", "end_all", "stop_on_signals", "strays"]
+__all__ = ["SAVE_EVERY", "Drill", "Ends", "Job", "end_all", "stop_on_signals", "strays"]
+
+Ends = Literal["stall", "running", "stopped"]
 
 START_WAIT_S = 300.0  # eight imports of torch on a loaded two-core machine take a minute
 BITE_WAIT_S = 300.0
@@ -29,6 +30,7 @@ STALL_S = 5.0  # twenty times a step: nobody moves any more
 AGENT_WAIT_S = 60.0  # an agent gives its workers 30 s to go
 STEP_S = 0.2  # of waiting, beside some 0.05 s of work: a healthy job moves visibly between two samples
 POLL_S = 0.1
+SAVE_EVERY = 10  # steps
 TOKEN = "FIRSTFAULT_DRILL"  # every process of a job carries it in its environment, orphans too
 
 
@@ -56,8 +58,9 @@ class Job:
         self.run = folder / "run"
         self.run.mkdir(parents=True)
         self.agents: list[subprocess.Popen[bytes]] = []
-        shutil.copyfile(Path(__file__).with_name("_job.py"), folder / "train.py")
-        write_json(folder / "config.json", self._config(injection))
+        self.lost_hosts: set[str] = set()
+        _copy_program(folder)
+        write_json(folder / "config.json", {**self._config(injection), **injection.config})
 
     def _config(self, injection: Injection) -> dict[str, Any]:
         layout, num_microbatches = self.layout, 2
@@ -73,9 +76,12 @@ class Job:
             "faults": injection.faults,
             "hidden": 64,
             "num_microbatches": num_microbatches,
+            "batch_size": 4 * num_microbatches,
             "compute_s": STEP_S / (2 * (layout.pp + num_microbatches - 1)),  # GPipe, forward and backward
             "num_steps": 1_000_000,
             "log_every": 5,
+            "save_every": SAVE_EVERY,
+            "check_nan": True,
             "learning_rate": 0.05,
             "timeout_s": 600,
         }
@@ -86,7 +92,7 @@ class Job:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         for number, host in enumerate(self.layout.hosts):
-            with (self.run / f"{host}.agent.log").open("wb") as log:
+            with self._log_of(host).open("ab") as log:
                 agent = subprocess.Popen(
                     self._command(number, host, port),
                     env=self._environment(),
@@ -149,8 +155,8 @@ class Job:
             time.sleep(POLL_S)
         raise ProbeError(f"the job did not start in {START_WAIT_S:.0f} s:\n{self._last_words()}")
 
-    def wait_for_bite(self, step: int, *, ends: Literal["stall", "running"]) -> None:
-        """Wait until a rank has got to `step` and then, for a `stall`, until nobody moves."""
+    def wait_for_bite(self, step: int, *, ends: Ends) -> None:
+        """Wait until a rank has got to `step` and then, for a `stall`, until nobody moves; if `stopped`, until the launchers end."""
         last: dict[int, int] = {}
         deadline, moved_at = time.monotonic() + BITE_WAIT_S, time.monotonic()
         while time.monotonic() < deadline:
@@ -158,10 +164,50 @@ class Job:
             if steps != last:
                 last, moved_at = steps, time.monotonic()
             has_come = max(steps.values()) >= step
-            if has_come and (ends == "running" or time.monotonic() - moved_at > STALL_S):
+            if ends == "stopped" and all(agent.poll() is not None for agent in self.agents):
+                return
+            if has_come and (ends == "running" or (ends == "stall" and time.monotonic() - moved_at > STALL_S)):
                 return
             time.sleep(POLL_S)
         raise ProbeError(f"the fault did not bite in {BITE_WAIT_S:.0f} s; last steps {last}:\n{self._last_words()}")
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until every rank has got to `step`, so that one more is under way."""
+        deadline = time.monotonic() + BITE_WAIT_S
+        while min(at for _, at in self.steps().values()) < step:
+            if time.monotonic() > deadline:
+                raise ProbeError(f"the job did not get to step {step} in {BITE_WAIT_S:.0f} s:\n{self._last_words()}")
+            time.sleep(POLL_S / 2)
+
+    def last_move_ns(self, rank: int) -> int:
+        """When `rank` began the step it is in."""
+        return (self.run / f"progress_{rank}").stat().st_mtime_ns
+
+    def _log_of(self, host: str) -> Path:
+        return self.run / f"{host}.agent.log"
+
+    def say(self, host: str, line: str) -> None:
+        """A line of an operator or a scheduler in the log of a host's launcher."""
+        with self._log_of(host).open("a") as log:
+            log.write(f"{line}\n")
+
+    def kill_rank(self, rank: int) -> None:
+        """SIGKILL, as from the kernel."""
+        os.kill(self.steps()[rank][0], signal.SIGKILL)
+
+    def lose_host(self, host: str) -> None:
+        """The host is gone with all that ran on it: no process there gets to say a word."""
+        self.lost_hosts.add(host)
+        number = self.layout.hosts.index(host)
+        trainers = [pid for rank, (pid, _) in self.steps().items() if self.layout.host(rank) == host]
+        workers = [worker for pid in trainers for worker in _children(pid)]
+        for pid in (self.agents[number].pid, *trainers, *workers):
+            os.kill(pid, signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM to every launcher, as a scheduler ends a job."""
+        for agent in self.agents:
+            agent.send_signal(signal.SIGTERM)
 
     def _last_words(self) -> str:
         logs = [*self.run.glob("*.agent.log"), *self.run.glob("workers/*/*/attempt_0/*/stderr.log")]
@@ -178,7 +224,7 @@ class Job:
             agent.send_signal(signal.SIGCONT)
         dead = {rank for rank, pid in processes.trainers.items() if not is_alive(pid)}
         deadline = time.monotonic() + AGENT_WAIT_S
-        for number in {rank // RANKS_PER_HOST for rank in dead}:
+        for number in sorted({rank // RANKS_PER_HOST for rank in dead}):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.agents[number].wait(max(1.0, deadline - time.monotonic()))
 
@@ -187,6 +233,14 @@ class Job:
         end_all(self.token)
         for agent in self.agents:
             agent.wait()
+
+
+def _copy_program(folder: Path) -> None:
+    """The training program: train.py and, under names of their own, the helpers it imports."""
+    here = Path(__file__).parent
+    names = {"_job.py": "train.py"} | {path.name: path.name.removeprefix("_job_") for path in here.glob("_job_*.py")}
+    for source, name in names.items():
+        (folder / name).write_text((here / source).read_text().replace("rca.drills._job_", ""))
 
 
 def _end_with_parent() -> Callable[[], object]:

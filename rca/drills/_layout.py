@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_lowercase
 from typing import Any
 
 from rca.errors import UsageError
 
-__all__ = ["GROUP_DESCS", "RANKS_PER_HOST", "Injection", "Layout", "pick", "shared_kind"]
+__all__ = ["GROUP_DESCS", "RANKS_PER_HOST", "Injection", "Layout", "Scene", "pick", "shared_kind"]
 
 RANKS_PER_HOST = 2
 MAX_RANKS = 64  # processes of 0.3 GB each on one machine
@@ -25,11 +25,14 @@ GROUP_DESCS = {  # Megatron's names, as a real recorder shows them
 
 @dataclass(frozen=True)
 class Injection:
-    """Who is hit, at which step, and what the job script is told: {rank: {fault: settings}}."""
+    """Who is hit, at which step, and what the job script is told: {rank: {fault: settings}}, and settings of the whole job."""
 
     ranks: tuple[int, ...] = ()
     step: int | None = None
     faults: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    shows_after: int = 0  # steps: how long a job that goes on is watched after `step`
+    place: Mapping[str, Any] = field(default_factory=dict)  # where the drill's own deeds and made-up lines go: hosts, ranks, amounts
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,28 @@ class Layout:
         }
 
 
-def pick(fault: str, layout: Layout, *, seed: int) -> tuple[int, int, random.Random]:
-    """The rank and the step that a fault hits, and the generator for what else it has to choose."""
+@dataclass(frozen=True)
+class Scene:
+    """What is known once the fault has bitten; made-up lines and edits are fitted to it."""
+
+    layout: Layout
+    injection: Injection
+    seed: int
+    pids: Mapping[int, int]  # of the trainers, by rank
+    began_ns: int  # every rank trained by then
+    bite_ns: int  # the fault showed: of the deed, else when the hit rank began its last step
+    now_ns: int  # of the capture's end
+
+    def rng(self, topic: str) -> random.Random:
+        """A generator of its own for each topic: the same seed makes the same choices."""
+        return random.Random(f"{topic}:{self.seed}")
+
+
+def pick(fault: str, layout: Layout, *, seed: int, ranks: Sequence[int] = ()) -> tuple[int, int, random.Random]:
+    """The rank (among `ranks`, else of all) and the step that a fault hits, and the generator for what else it has to choose."""
     rng = random.Random(f"{fault}:{seed}")
-    return rng.randrange(layout.world_size), rng.randrange(8, 14), rng
+    rank = rng.choice(ranks) if ranks else rng.randrange(layout.world_size)
+    return rank, rng.randrange(8, 14), rng
 
 
 def shared_kind(layout: Layout, kinds: tuple[str, ...], rng: random.Random) -> str:
