@@ -1,0 +1,284 @@
+"""Which rank's own trouble came first in the logs: exceptions and deaths of its own, told apart from mere consequences of another's.
+
+1. Lines that only ever follow another fault (closed connections, time-outs, watchdogs, SIGTERM after a closing signal, aborts, launchers'
+   reports of failed children) accuse nobody, however early they are. So does an exception that communication raised.
+2. What is left is a fault of the rank's own, of a kind. The kernel's record that it killed a rank's process for memory is one too.
+3. A fault after the job was told to stop belongs to the stop: the process was still there to be closed, or the fault is later.
+4. The first is the one that is earlier than all others outside the error of the clocks; else the one of the highest class (kernel record,
+   device, death, own exception, storage); else it is a tie. The same exception on nearly all ranks accuses nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Final
+
+import polars as pl
+
+from rca.analyses._job_logs import JobLogs, Line, job_logs
+from rca.analyses._stops import Stop, earliest, stop_of
+from rca.types import Tables
+
+__all__ = ["DEATHS", "Fault", "Story", "is_consequence", "kind_of", "story"]
+
+DEATHS: Final = ("killed_for_memory", "killed", "bus_error", "crashed", "loader_killed", "host_lost")
+# kind -> class: what stands higher explains what stands lower, unless it is later
+CLASS: Final[Mapping[str, int]] = {
+    "killed_for_memory": 0,
+    "host_lost": 0,
+    "gpu_memory_error": 1,
+    "gpu_error": 1,
+    "illegal_access": 1,
+    "killed": 2,
+    "bus_error": 2,
+    "crashed": 2,
+    "loader_killed": 2,
+    "gpu_memory_used_up": 3,
+    "host_memory_used_up": 3,
+    "bad_sample": 3,
+    "in_data_code": 3,
+    "checkpoint_unreadable": 3,
+    "not_finite": 3,
+    "raised": 3,
+    "storage_error": 4,
+    "loader_timed_out": 4,
+}
+MAX_COMPARED: Final = 32  # earliest faults that each other one is compared with
+EVERYWHERE: Final = 0.75  # of the ranks with a log: a fault of one part does not raise the same on all of them at once
+
+BY_SIGNATURE: Final[Mapping[str, str]] = {
+    "cuda_ecc": "gpu_memory_error",
+    "cuda_contained": "gpu_error",
+    "cuda_launch_failure": "gpu_error",
+    "cuda_unknown_error": "gpu_error",
+    "gpu_handle_lost": "gpu_error",
+    "cuda_illegal_access": "illegal_access",
+    "cuda_oom": "gpu_memory_used_up",
+    "host_out_of_memory": "host_memory_used_up",
+    "shm_full": "storage_error",
+    "storage_timeout": "storage_error",
+}
+BY_SIGNAL: Final[Mapping[str, str]] = {
+    "SIGKILL": "killed",
+    "SIGBUS": "bus_error",
+    "SIGSEGV": "crashed",
+    "SIGILL": "crashed",
+    "SIGFPE": "crashed",
+}  # SIGABRT is what watchdogs and communication libraries do to their own process; SIGTERM and SIGINT ask it to stop
+SIGNAL_OF_CODE: Final[Mapping[int, str]] = {
+    -9: "SIGKILL",
+    137: "SIGKILL",
+    -7: "SIGBUS",
+    135: "SIGBUS",
+    -11: "SIGSEGV",
+    139: "SIGSEGV",
+    -4: "SIGILL",
+    -8: "SIGFPE",
+}
+ENDS: Final = ("process_signal", "elastic_child_failed", "elastic_root_cause", "slurm_task_exit")
+
+NEVER_OWN: Final = re.compile(
+    r"ChildFailed|SignalException|KeyboardInterrupt|SystemExit|Rendezvous|Dist(?:Backend|Store|Network|Timeout)?Error$"
+)
+PROGRAM: Final = re.compile(r"(?:Value|Type|Key|Index|Attribute|Assertion|Name|Import|ModuleNotFound|ZeroDivision|Unicode\w*)Error$")
+COMMUNICATION: Final = re.compile(
+    r"(?i)connection (?:was )?(?:reset|closed|refused|aborted|lost)|broken pipe|timed out waiting|socket timeout|gloo|nccl|processgroup"
+    r"|tcpstore|watchdog|closed by|remote (?:process|worker)|communicator|rendezvous|heartbeat"
+)
+IN_COMMUNICATION: Final = re.compile(r"distributed_c10d|c10d_logger|torch/distributed/(?!checkpoint|elastic/multiprocessing)")
+IN_STORAGE: Final = re.compile(r"(?i)urllib3|requests/|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|azure|hdfs|smart_open")
+NO_STORAGE: Final = re.compile(
+    r"(?i)no space left|disk quota|stale file handle|input/output error|read-only file system|errno (?:5|28|30|116|122)\b"
+)
+IN_DATA: Final = re.compile(
+    r"(?i)dataset|dataloader|data_loader|collate|decod|tokeniz|__getitem__|_utils/(?:fetch|worker)|sampler|transforms?\b"
+)
+IN_LOAD: Final = re.compile(
+    r"(?i)load_state|load_checkpoint|checkpoint\w*:load|torch/serialization|safetensors|load_model|_load\b|restore|resume|distributed/checkpoint"
+)
+UNREADABLE: Final = re.compile(
+    r"(?i)unexpected (?:eof|end of)|pytorchstreamreader|central directory|checksum|crc|corrupt|truncat|invalid (?:header|magic|load key)"
+    r"|missing key|unexpected key|missing (?:shard|tensor|file)|no such file|incomplete|hash mismatch|deserializ|header too (?:large|small)"
+)
+LOADER_TIMED_OUT: Final = re.compile(r"(?i)dataloader timed out")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Trouble of its own of one rank (or of several, where one machine carries them)."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    line: Line  # the line that shows it first
+    lines: tuple[Line, ...]  # all that show it
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the logs tell of the order of faults."""
+
+    logs: JobLogs
+    stop: Stop
+    first: tuple[Fault, ...]  # one, or several that cannot be told apart
+    is_everywhere: bool  # the first stands for nearly all ranks alike
+    others: tuple[Fault, ...]  # later ones, and those after the stop
+    victims: tuple[int, ...]  # ranks whose logs show consequences only
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether several faults are equally likely the first."""
+        return len(self.first) > 1 and not self.is_everywhere
+
+
+def is_consequence(line: Line) -> bool:
+    """Whether an exception can only follow from another rank's trouble: communication raised it, or the process was told to end."""
+    name = line.exception or ""
+    if NEVER_OWN.search(name):
+        return True
+    if PROGRAM.search(name):
+        return False
+    if any(IN_COMMUNICATION.search(frame) for frame in line.frames[:4]):
+        return True
+    return bool(COMMUNICATION.search(line.text)) and not any(IN_STORAGE.search(frame) for frame in line.frames)
+
+
+def kind_of(line: Line) -> str | None:
+    """The kind of a fault of its own that a line shows; None where it shows none."""
+    if line.signature in BY_SIGNATURE:
+        return BY_SIGNATURE[line.signature]
+    if line.signature == "dataloader_worker_killed":
+        return "bus_error" if line.signal == "SIGBUS" else "loader_killed"
+    if line.signature in ENDS:
+        return BY_SIGNAL.get(line.signal or SIGNAL_OF_CODE.get(line.exit_code or 0, ""))
+    if line.signature == "loss_nan":
+        return "not_finite" if line.exception else None
+    if line.signature == "python_traceback" and not is_consequence(line):
+        return _kind_of_exception(line)
+    return None
+
+
+def _kind_of_exception(line: Line) -> str:
+    where, text = " ".join(line.frames), f"{line.exception or ''} {line.text}"
+    if line.exception == "MemoryError":
+        return "host_memory_used_up"
+    if LOADER_TIMED_OUT.search(text):
+        return "loader_timed_out"
+    if NO_STORAGE.search(text) or IN_STORAGE.search(where):
+        return "storage_error"
+    if IN_LOAD.search(where) and UNREADABLE.search(text):
+        return "checkpoint_unreadable"
+    if line.sample_ids:
+        return "bad_sample"
+    if line.exception == "FloatingPointError":
+        return "not_finite"
+    return "in_data_code" if any(IN_DATA.search(frame) for frame in line.frames[:6]) else "raised"
+
+
+def story(case: Tables) -> Story:
+    """The order of faults as the logs and the kernel's memory records tell it."""
+    logs = case.derive(job_logs)
+    stop = stop_of(logs)
+    faults = [*_by_rank(logs), *_killed_for_memory(case, logs), *_lost_hosts(logs)]
+    before = [fault for fault in faults if not _belongs_to_stop(fault, stop, logs)]
+    merged = _one_per_rank(before, logs)
+    first, everywhere = _first(merged, logs)
+    shown = {rank for fault in first for rank in fault.ranks}
+    others = tuple(fault for fault in faults if not set(fault.ranks) <= shown)
+    return Story(logs, stop, first, everywhere, others, tuple(sorted(logs.everyone - shown)))
+
+
+def _by_rank(logs: JobLogs) -> list[Fault]:
+    """Faults that log lines show: of each rank and kind one."""
+    found: dict[tuple[str, int], list[Line]] = defaultdict(list)
+    for line in logs.lines:
+        kind = kind_of(line) if line.rank is not None else None
+        if kind is not None and line.rank is not None:
+            found[kind, line.rank].append(line)
+    return [_fault(kind, (rank,), lines) for (kind, rank), lines in sorted(found.items())]
+
+
+def _fault(kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:
+    first = earliest(lines)
+    assert first is not None
+    return Fault(kind, ranks, first, tuple(lines))
+
+
+def _killed_for_memory(case: Tables, logs: JobLogs) -> list[Fault]:
+    """Ranks whose very process the kernel says it killed for memory, on the rank's host where both are known."""
+    rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("pid").is_not_null()).collect()
+    found = []
+    for row in rows.sort("evidence_id", "record").iter_rows(named=True):
+        rank = logs.rank_of(row["pid"], row["host"])
+        if rank is not None:
+            found.append(_fault("killed_for_memory", (rank,), [kernel_line(row, rank, logs)]))
+    return found
+
+
+def kernel_line(row: Mapping[str, object], rank: int | None, logs: JobLogs) -> Line:
+    """A kernel event as a line."""
+    host = str(row["host"]) if row["host"] else (logs.hosts.get(rank) if rank is not None else None)
+    return Line(
+        "kernel_events", str(row["evidence_id"]), str(row["record"]), rank, host, host, int(str(row["pid"])) if row["pid"] is not None else None,
+        logs.clocks.at(row), str(row["kind"]), None, None, None, (), None, (), str(row["message"] or row["kind"]),
+    )  # fmt: skip
+
+
+def _lost_hosts(logs: JobLogs) -> list[Fault]:
+    """Hosts that the scheduler says have failed, with all their ranks."""
+    found: dict[tuple[int, ...], list[Line]] = defaultdict(list)
+    for line in logs.lines:
+        ranks = logs.ranks_on(line.host)
+        if ranks and line.signature in ("node_failure", "slurm_node_failure"):
+            found[ranks].append(line)
+    return [_fault("host_lost", ranks, lines) for ranks, lines in sorted(found.items())]
+
+
+def _belongs_to_stop(fault: Fault, stop: Stop, logs: JobLogs) -> bool:
+    """Whether a fault only came with the end of the job: the launcher still had the process to close, or the fault is later.
+
+    A launcher also closes the workers beside one that failed, so a fault of a closed worker counts only when it is clearly earlier.
+    """
+    if stop.began is None:
+        return False
+    told = logs.order(fault.line, stop.began)
+    pids = {pid for rank in fault.ranks for pid in logs.pids.get(rank, ())} | {line.pid for line in fault.lines if line.pid is not None}
+    if not pids & stop.closed_pids:
+        return told == 1 and not stop.closed_pids
+    if fault.kind in DEATHS and fault.kind != "loader_killed":
+        return True
+    if told is not None:
+        return told >= 0
+    return fault.line.at is None or stop.began.at is None or fault.line.at >= stop.began.at
+
+
+def _one_per_rank(faults: Iterable[Fault], logs: JobLogs) -> list[Fault]:
+    """Of several faults of one rank that of the highest class, with the lines of all: an exception and the death it led to are one."""
+    by_ranks: dict[tuple[int, ...], list[Fault]] = defaultdict(list)
+    for fault in faults:
+        by_ranks[fault.ranks].append(fault)
+    found = []
+    for ranks, all_faults in sorted(by_ranks.items()):
+        best = min(all_faults, key=lambda f: (CLASS[f.kind], f.kind == "raised", f.kind))
+        lines = [*best.lines, *(line for fault in all_faults if fault is not best for line in fault.lines)]
+        found.append(Fault(best.kind, ranks, best.line, tuple(lines)))
+    lost = {rank for fault in found if fault.kind == "host_lost" for rank in fault.ranks}
+    return [fault for fault in found if fault.kind == "host_lost" or not set(fault.ranks) <= lost]
+
+
+def _first(faults: Sequence[Fault], logs: JobLogs) -> tuple[tuple[Fault, ...], bool]:
+    """The first fault, or those that cannot be told apart; and whether they are one and the same on nearly all ranks."""
+    alike: dict[tuple[str, str], list[Fault]] = defaultdict(list)
+    for fault in faults:
+        alike[fault.kind, fault.line.exception or fault.line.signature].append(fault)
+    heard = {line.rank for line in logs.lines if line.rank is not None}
+    for group in alike.values():
+        if len(group) >= max(2, EVERYWHERE * len(heard)) and 2 * len(heard) >= len(logs.everyone):
+            return tuple(group), True
+    dated = nsmallest(MAX_COMPARED, (fault for fault in faults if fault.line.at is not None), key=lambda fault: fault.line.at)  # type: ignore[arg-type, return-value]
+    candidates = [f for f in faults if not any(logs.order(other.line, f.line) == -1 for other in dated if other is not f)] or list(faults)
+    highest = min((CLASS[fault.kind] for fault in candidates), default=0)
+    return tuple(fault for fault in candidates if CLASS[fault.kind] == highest), False

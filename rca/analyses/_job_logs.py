@@ -1,0 +1,211 @@
+"""What the logs of this job say, line by line, with rank, clock and instant: the one view of logs that several questions share."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from rca.belonging import foreign_logs
+from rca.clocks import Clocks, clocks
+from rca.types import Cite, Tables
+
+__all__ = ["READS", "JobLogs", "Line", "cite_line", "iso", "job_logs", "place", "ranks_text"]
+
+READS = (
+    "log_events",
+    "scheduler_events",
+    "progress",
+    "ranks",
+    "dump_index",
+    "stacks",
+    "dumps",
+    "collectives",
+    "steps",
+    "hosts",
+    "kernel_events",
+    "groups",
+)
+MAX_TEXT = 300
+
+
+@dataclass(frozen=True)
+class Line:
+    """One recognised line of a log."""
+
+    table: str
+    evidence_id: str
+    record: str
+    rank: int | None  # as said, else by process id, else the one rank of the file
+    host: str | None  # named in the line
+    clock: str | None  # host whose clock stamped it; None where the file names several or none
+    pid: int | None
+    at: datetime | None  # UTC
+    signature: str
+    signal: str | None
+    exit_code: int | None
+    exception: str | None
+    frames: tuple[str, ...]
+    step: int | None
+    sample_ids: tuple[str, ...]
+    text: str
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """Order of lines within their file."""
+        return place(self.record)
+
+
+@dataclass(frozen=True)
+class JobLogs:
+    """The lines of this job and the people they speak of."""
+
+    lines: tuple[Line, ...]  # by file and place
+    hosts: Mapping[int, str]
+    pids: Mapping[int, frozenset[int]]  # of the trainers
+    worker_pids: Mapping[int, frozenset[int]]  # of their loader workers
+    clocks: Clocks
+    world_size: int | None
+
+    @property
+    def everyone(self) -> frozenset[int]:
+        """All ranks of the job as far as known."""
+        named = frozenset(self.hosts) | frozenset(self.pids) | {line.rank for line in self.lines if line.rank is not None}
+        return named | frozenset(range(self.world_size or 0))
+
+    def ranks_on(self, host: str | None) -> tuple[int, ...]:
+        """Ranks of a host, sorted."""
+        return tuple(sorted(rank for rank, name in self.hosts.items() if name == host))
+
+    def hosts_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
+        """Their hosts, each once, sorted."""
+        return tuple(sorted({self.hosts[rank] for rank in ranks if rank in self.hosts}))
+
+    def rank_of(self, pid: int | None, host: str | None = None) -> int | None:
+        """The one rank that has this process (or a loader worker of this id), on this host where both are known."""
+        if pid is None:
+            return None
+        fitting = {
+            rank
+            for known in (self.pids, self.worker_pids)
+            for rank, pids in known.items()
+            if pid in pids and (host is None or self.hosts.get(rank, host) == host)
+        }
+        return fitting.pop() if len(fitting) == 1 else None
+
+    def order(self, one: Line, two: Line) -> int | None:
+        """-1, 0, 1: the first is earlier, at the same place, later; None: not to be told. Within a file by instant, else by place."""
+        if one.evidence_id == two.evidence_id:
+            mine, yours = (one.at, two.at) if one.at is not None and two.at is not None and one.at != two.at else (one.place, two.place)
+            return (mine > yours) - (mine < yours)  # type: ignore[operator]
+        return self.clocks.order((one.at, one.clock), (two.at, two.clock))
+
+
+def place(record: str) -> tuple[int, ...]:
+    """Order of a record in its file: the numbers in `L12` or `M3/L12`."""
+    return tuple(int(digits) for part in record.split("/") if (digits := "".join(c for c in part if c.isdigit())))
+
+
+def iso(at: datetime | None) -> str | None:
+    """An instant as in JSON documents."""
+    return at.isoformat() if at is not None else None
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 3, 4`; long lists are cut."""
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def cite_line(line: Line) -> Cite:
+    """The very place in the log."""
+    return Cite(line.table, line.evidence_id, "", line.record, line.text[:MAX_TEXT] or line.signature)
+
+
+def job_logs(case: Tables) -> JobLogs:
+    """The logs of this job: files of other jobs and earlier launches left out, ranks and instants filled in where other evidence tells them."""
+    foreign = sorted(foreign_logs(case))
+    people = pl.concat(
+        [case.table(t).select("evidence_id", "rank", "host", "pid", "role") for t in ("ranks", "dump_index", "stacks")], how="vertical"
+    )
+    known = people.filter(pl.col("rank").is_not_null() & ~pl.col("evidence_id").is_in(foreign)).drop("evidence_id").unique().collect()
+    hosts: dict[int, set[str]] = defaultdict(set)
+    pids: dict[int, set[int]] = defaultdict(set)
+    workers: dict[int, set[int]] = defaultdict(set)
+    for rank, host, pid, role in known.iter_rows():
+        if host is not None:
+            hosts[rank].add(host)
+        if pid is not None:
+            (workers if "worker" in (role or "") else pids)[rank].add(pid)
+    empty = JobLogs(
+        (),
+        {rank: next(iter(names)) for rank, names in sorted(hosts.items()) if len(names) == 1},
+        {rank: frozenset(found) for rank, found in sorted(pids.items())},
+        {rank: frozenset(found) for rank, found in sorted(workers.items())},
+        case.derive(clocks),
+        case.table("groups").filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item(),
+    )
+    return JobLogs(_lines(case, foreign, empty), empty.hosts, empty.pids, empty.worker_pids, empty.clocks, empty.world_size)
+
+
+def _lines(case: Tables, foreign: Sequence[str], job: JobLogs) -> tuple[Line, ...]:
+    keep = ~pl.col("evidence_id").is_in(foreign)
+    events = case.table("log_events").filter(keep).collect().rows(named=True)
+    announced = case.table("scheduler_events").filter(keep).collect().rows(named=True)
+    own_rank, clock = _files(case, foreign, events)
+    lines = [_line("log_events", row, row["signature"] or "unknown", row["message"], "logged_at", job, own_rank, clock) for row in events]
+    lines += [
+        _line("scheduler_events", row, row["state"] or "unknown", row["reason"], "changed_at", job, own_rank, clock) for row in announced
+    ]
+    return tuple(sorted(lines, key=lambda line: (line.evidence_id, line.place, line.table, line.signature, line.text)))
+
+
+def _files(case: Tables, foreign: Sequence[str], events: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, str]]:
+    """evidence_id -> the one rank it is of, -> the one host it is of. A launcher's log is of no rank, however few it names."""
+    ranks: dict[str, set[int]] = defaultdict(set)
+    hosts: dict[str, set[str]] = defaultdict(set)
+    for table in ("ranks", "progress"):
+        for id_, rank in (
+            case.table(table).filter(~pl.col("evidence_id").is_in(foreign)).select("evidence_id", "rank").unique().collect().iter_rows()
+        ):
+            ranks[id_] |= {rank} if rank is not None else set()
+    launchers = set()
+    for row in events:
+        if row["rank"] is not None:
+            ranks[row["evidence_id"]].add(row["rank"])
+        if row["host"] is not None:
+            hosts[row["evidence_id"]].add(row["host"])
+        if (row["signature"] or "").startswith(("elastic_", "slurm_")):
+            launchers.add(row["evidence_id"])
+    return (
+        {id_: next(iter(found)) for id_, found in ranks.items() if len(found) == 1 and id_ not in launchers},
+        {id_: next(iter(found)) for id_, found in hosts.items() if len(found) == 1},
+    )
+
+
+def _line(
+    table: str,
+    row: Mapping[str, Any],
+    signature: str,
+    text: str | None,
+    moment: str,
+    job: JobLogs,
+    own_rank: Mapping[str, int],
+    clock: Mapping[str, str],
+) -> Line:
+    id_, host = row["evidence_id"], row["host"]
+    rank = row.get("rank")
+    if rank is None:
+        rank = job.rank_of(row.get("pid"), host)
+    if rank is None:
+        rank = own_rank.get(id_)
+    of_rank = job.hosts.get(own_rank[id_]) if id_ in own_rank else None
+    return Line(
+        table, id_, row["record"], rank, host, clock.get(id_) or of_rank, row.get("pid"), job.clocks.at(row, moment=moment), signature,
+        row.get("signal"), row.get("exit_code"), row.get("exception"), tuple(row.get("frames") or ()), row.get("step"),
+        tuple(row.get("sample_ids") or ()), text or "",
+    )  # fmt: skip

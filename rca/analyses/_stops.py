@@ -1,0 +1,68 @@
+"""Was the job asked to end: announcements of operators and schedulers, and the moment the launchers began to stop the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rca.analyses._job_logs import JobLogs, Line
+
+__all__ = ["Stop", "earliest", "stop_of"]
+
+PLANNED = frozenset(
+    {"draining", "stopping", "time_limit", "cancelled", "requeued", "slurm_time_limit", "slurm_cancelled", "slurm_requeued"}
+)
+PREEMPTED = frozenset({"preempted", "slurm_preempted"})
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The end of the job from outside."""
+
+    announcement: Line | None  # why, in words of an operator or scheduler
+    is_preemption: bool
+    signal: Line | None  # a launcher was told to stop, and by whom is not said
+    began: Line | None  # the first line that shows workers being stopped
+    closed_pids: frozenset[int]  # workers that a launcher stopped: they were alive until then
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything from outside asked the job to end (a launcher also stops the workers beside one that failed)."""
+        return self.announcement is not None or self.signal is not None
+
+
+def earliest(lines: Iterable[Line]) -> Line | None:
+    """The first by instant, those without one last; then by file and place."""
+    return min(
+        lines, key=lambda line: (line.at is None, line.at, line.evidence_id, line.place) if line.at else _undated(line), default=None
+    )
+
+
+def _undated(line: Line) -> tuple[bool, int, str, tuple[int, ...]]:
+    return (True, 0, line.evidence_id, line.place)
+
+
+def stop_of(logs: JobLogs) -> Stop:
+    """What the logs say of a stop. An announcement that concerns hosts without a rank of this job, or that was taken back, is none."""
+    resumed = [line for line in logs.lines if line.signature == "resumed"]
+    announced = [line for line in logs.lines if _announces(line, logs) and not _taken_back(line, resumed)]
+    preempted = [line for line in announced if line.signature in PREEMPTED]
+    signals = [line for line in logs.lines if line.signature == "elastic_agent_signal"]
+    closing = [line for line in logs.lines if line.signature == "elastic_sigterm_victim"]
+    ended = [line for line in logs.lines if line.signal == "SIGTERM" or line.exit_code == -15]
+    cancels = [line for line in announced if line.signature.startswith("slurm_")]
+    pids = frozenset(line.pid for line in closing if line.pid is not None)
+    return Stop(
+        earliest(preempted or announced), bool(preempted), earliest(signals), earliest([*signals, *closing, *ended, *cancels]), pids
+    )
+
+
+def _announces(line: Line, logs: JobLogs) -> bool:
+    if line.signature not in PLANNED | PREEMPTED:
+        return False
+    return line.table != "scheduler_events" or line.host is None or not logs.hosts or line.host in logs.hosts.values()
+
+
+def _taken_back(line: Line, resumed: Iterable[Line]) -> bool:
+    """Whether a later line of the same file says that the job or node goes on."""
+    return any(o.evidence_id == line.evidence_id and o.host == line.host and o.place > line.place for o in resumed)

@@ -1,0 +1,108 @@
+"""Which rank raised an exception of its own first, and what does it say?
+
+1. Read the log of every rank. Exceptions that communication raised, time-outs, closed connections and launchers' reports only follow from
+   another rank's trouble (`_faults`): never first, however early they are in the files.
+2. What is left is a rank's own: a sample that cannot be read, a checkpoint, the device, memory, storage, or plainly the program.
+3. The earliest outside the error of the clocks accuses its rank; several ranks that raise the same are accused together only when they name
+   the same sample; else nobody is, and the candidates are listed.
+4. The same on nearly all ranks at once is no rank's fault: the cause is named, nobody is accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rca.analyses._faults import DEATHS, Fault, Story, story
+from rca.analyses._job_logs import READS, cite_line, iso, ranks_text
+from rca.errors import NotEnoughEvidence
+from rca.types import Finding, Sign, Tables
+
+NEEDS = ("log_events",)
+USES = tuple(table for table in READS if table not in NEEDS)
+SIGNS = {
+    "gpu_memory_error": Sign("device", ("gpu_memory_fault", "gpu_fault")),
+    "gpu_error": Sign("device", ("gpu_fault", "nvlink_fault", "user_exception", "unknown")),
+    "illegal_access": Sign("device", ("user_exception", "gpu_fault", "unknown")),
+    "gpu_memory_used_up": Sign("exception", ("gpu_out_of_memory",)),
+    "host_memory_used_up": Sign("exception", ("host_out_of_memory",)),
+    "bad_sample": Sign("exception", ("bad_sample", "user_exception", "unknown")),
+    "in_data_code": Sign("exception", ("bad_sample", "user_exception", "data_stall", "unknown")),
+    "checkpoint_unreadable": Sign("exception", ("checkpoint_corrupt", "storage_stall", "user_exception")),
+    "not_finite": Sign("numbers", ("numeric_divergence", "silent_data_corruption", "unknown")),
+    "raised": Sign("exception", ("user_exception", "unknown")),
+    "storage_error": Sign("exception", ("storage_stall", "unknown")),
+    "loader_timed_out": Sign("exception", ("data_stall", "storage_stall", "code_hang", "unknown")),
+    "tie": Sign("tie", ("unknown",)),
+}
+
+MAX_CITES = 6
+_WHAT = {
+    "gpu_memory_error": "its GPU reported an uncorrectable memory error",
+    "gpu_error": "its GPU failed a command",
+    "illegal_access": "a kernel of its own accessed memory it may not",
+    "gpu_memory_used_up": "its GPU memory was used up",
+    "host_memory_used_up": "host memory was used up",
+    "bad_sample": "a sample could not be processed",
+    "in_data_code": "code that prepares samples raised",
+    "checkpoint_unreadable": "a checkpoint could not be read",
+    "not_finite": "a value was no longer finite",
+    "raised": "its program raised",
+    "storage_error": "storage refused a read or write",
+    "loader_timed_out": "its data loader delivered nothing in time",
+}
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """A finding for the first exception of a rank's own; none when the logs show only consequences, or a death came first."""
+    told = case.derive(story)
+    if not told.logs.lines:
+        raise NotEnoughEvidence("the logs here are of another job or launch")
+    own = [fault for fault in told.first if fault.kind not in DEATHS]
+    if own:
+        return [_tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(told, own)]
+    silent = sorted(told.logs.everyone - {line.rank for line in told.logs.lines})
+    if silent and not told.first:
+        raise NotEnoughEvidence(f"no rank that was heard raised an exception of its own, but {ranks_text(silent)} left no log")
+    return ()
+
+
+def _finding(told: Story, faults: Sequence[Fault]) -> Finding:
+    """One kind of fault: of one rank, of several that name the same sample, of nearly all, or of several nobody can tell apart."""
+    logs, fault = told.logs, faults[0]
+    everybody = tuple(sorted({rank for f in faults for rank in f.ranks}))
+    lines = [line for f in faults for line in f.lines]
+    samples = sorted({sample for line in lines for sample in line.sample_ids})
+    same_sample = len({line.sample_ids for line in lines if line.sample_ids}) == 1 and not told.is_everywhere
+    ranks = everybody if len(faults) == 1 or (fault.kind == "bad_sample" and same_sample) else ()
+    text = f"{fault.line.exception}: {fault.line.text}" if fault.line.exception else fault.line.text
+    where = f" on {', '.join(logs.hosts_of(everybody))}" if ranks and logs.hosts_of(everybody) else ""
+    says = f"{ranks_text(everybody)}{where}: {_WHAT[fault.kind]} ({text.strip()[:200]})"
+    if told.is_everywhere:
+        says += "; nearly all ranks raised the same at once, so no rank is to blame"
+    elif not ranks:
+        says += "; which of them was first is not to be told"
+    elif told.victims:
+        says += f"; {len(told.victims)} other ranks show only what followed from it"
+    numbers = {
+        "failed_at": iso(fault.line.at),
+        "exception": fault.line.exception,
+        "step": next((line.step for line in lines if line.step is not None), None),
+        "sample_ids": samples,
+        "candidates": [] if ranks or told.is_everywhere else list(everybody),
+    }
+    return Finding(
+        "first_exception", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(ranks))),
+        scope=f"{everybody}", numbers=numbers, cites=tuple(map(cite_line, lines))[:MAX_CITES],
+    )  # fmt: skip
+
+
+def _tie(told: Story) -> Finding:
+    """Different faults that no clock orders."""
+    ranks = sorted({rank for fault in told.first for rank in fault.ranks})
+    each = "; ".join(f"{ranks_text(fault.ranks)}: {fault.kind.replace('_', ' ')}" for fault in told.first[:4])
+    says = f"{len(told.first)} ranks have trouble of their own, and the clocks do not tell which was first ({each})"
+    cites = tuple(cite_line(fault.line) for fault in told.first)[:MAX_CITES]
+    return Finding("first_exception", "tie", says, scope=f"tie {ranks}", numbers={"candidates": ranks}, cites=cites)
+
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

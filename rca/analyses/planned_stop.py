@@ -1,0 +1,173 @@
+"""Did somebody stop the job on purpose, and was it running well until then?
+
+1. Look for announcements (maintenance, drain, time limit, preemption, cancellation) and for launchers that were told to stop (`_stops`).
+2. Was there trouble before: a fault of a rank's own, a time-out of a collective, or no progress for several times the usual interval? Then
+   the stop only cleaned up, and explains nothing.
+3. Else the stop explains every death, closed connection and traceback after it. Without a trace of progress the announcement counts for
+   less, and a bare stop signal that nobody announced for little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from statistics import median
+
+import polars as pl
+
+from rca.analyses._faults import Story, is_consequence, story
+from rca.analyses._job_logs import READS, Line, cite_line, iso, ranks_text
+from rca.analyses._stops import Stop
+from rca.belonging import foreign_logs
+from rca.clocks import Clocks, clocks
+from rca.errors import NotEnoughEvidence
+from rca.types import Finding, Sign, Tables
+
+NEEDS = ("log_events",)
+USES = tuple(table for table in READS if table not in NEEDS)
+SIGNS = {
+    "announced_stop": Sign("stop", ("planned_stop",)),
+    "preempted": Sign("stop", ("preemption",)),
+    "announced_only": Sign("stop", ("planned_stop", "preemption", "unknown")),
+    "bare_stop": Sign("stop", ("planned_stop", "preemption", "unknown")),
+    "stop_after_fault": Sign("stop", ()),
+}
+
+STALL_INTERVALS = 5.0  # without progress for so many usual intervals: the job stood still
+PAUSE = 1.5  # a save or an evaluation may take this much longer than the longest one before
+STALL_S = 3.0  # below, buffering of the log and the clocks of two hosts explain it
+CLOSED_S = 5.0  # closed connections this long before the stop are not of it, whoever's clock wrote them
+TIMED_OUT = frozenset(
+    {"nccl_watchdog_timeout", "nccl_watchdog_detected", "nccl_heartbeat_timeout", "nccl_dump_signal", "store_barrier_timeout"}
+)  # they follow a stall of minutes
+MAX_CITES = 6
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """Steps as the job printed them until the stop."""
+
+    last_at: datetime
+    usual_s: float | None  # median time between two of them
+    longest_s: float | None
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """One finding for the stop, if there was one."""
+    told = case.derive(story)
+    stop = told.stop
+    asked = stop.announcement or stop.signal
+    if not told.logs.lines:
+        raise NotEnoughEvidence("the logs here are of another job or launch")
+    if asked is None:
+        return ()
+    finished = {line.rank for line in told.logs.lines if line.signature == "worker_finished"}
+    if finished and finished >= told.logs.everyone:
+        return ()  # announced, but the job was through before
+    began = stop.began or asked
+    pace = _pace(case, told, began)
+    trouble = _trouble(told, began, pace)
+    if trouble is not None:
+        return [_finding(told, "stop_after_fault", began, pace, f"the job was stopped, but {trouble}: the stop only cleaned up")]
+    if stop.announcement is None:
+        return [_finding(told, "bare_stop", began, pace, "a launcher was told to stop and ended its workers; by whom and why is not said")]
+    moving = (
+        f", while it made progress: the last step ended {_ago(began, pace)}"
+        if pace is not None
+        else ", and whether it moved is not recorded"
+    )
+    says = f"the job was {'preempted' if stop.is_preemption else 'stopped on purpose'} ({stop.announcement.text.strip()[:160]}){moving}"
+    sign = "announced_only" if pace is None or stop.began is None else "preempted" if stop.is_preemption else "announced_stop"
+    return [_finding(told, sign, began, pace, says)]
+
+
+def _ago(began: Line, pace: _Pace) -> str:
+    return f"{max(0.0, (began.at - pace.last_at).total_seconds()):.1f} s before" if began.at is not None else "shortly before"
+
+
+def _finding(told: Story, sign: str, began: Line, pace: _Pace | None, says: str) -> Finding:
+    stop: Stop = told.stop
+    lines = [line for line in (stop.announcement, stop.signal, began) if line is not None]
+    lines += [fault.line for fault in told.first][:2]
+    explains = tuple(sorted(told.logs.everyone)) if sign != "stop_after_fault" else ()
+    numbers = {
+        "failed_at": iso(began.at),
+        "last_progress_at": iso(pace.last_at) if pace else None,
+        "usual_interval_s": pace.usual_s if pace else None,
+        "reason": stop.announcement.text if stop.announcement else None,
+    }
+    cites = list(dict.fromkeys(map(cite_line, lines)))[:MAX_CITES]
+    return Finding("planned_stop", sign, says, scope="stop", explains=explains, numbers=numbers, cites=tuple(cites))
+
+
+def _trouble(told: Story, began: Line, pace: _Pace | None) -> str | None:
+    """What had gone wrong before the stop, in words."""
+    if told.first:
+        ranks = sorted({rank for fault in told.first for rank in fault.ranks})
+        return f"{ranks_text(ranks)} had failed before ({told.first[0].kind.replace('_', ' ')})"
+    for line in told.logs.lines:
+        kind = _symptom(line)
+        if kind is not None and _is_before(told, line, began, margin_s=0.0 if kind == "timed out" else CLOSED_S):
+            whose = f"rank {line.rank}" if line.rank is not None else "a rank"
+            return f"{whose} had {kind} before"
+    if pace is not None and began.at is not None and pace.usual_s is not None and pace.longest_s is not None:
+        idle_s = (began.at - pace.last_at).total_seconds()
+        if idle_s > max(STALL_INTERVALS * pace.usual_s, PAUSE * pace.longest_s, STALL_S):
+            return f"no step had ended for {idle_s:.1f} s, with one every {pace.usual_s:.2g} s before"
+    return None
+
+
+def _symptom(line: Line) -> str | None:
+    if line.signature in TIMED_OUT:
+        return "timed out"
+    if line.signal == "SIGABRT" or line.exit_code in (-6, 134):
+        return "aborted"
+    if line.signature == "python_traceback" and is_consequence(line):
+        return "timed out" if "timed out" in line.text.lower() else "lost a connection"
+    return "lost a connection" if line.signature in ("nccl_socket_closed", "tcpstore_broken") else None
+
+
+def _is_before(told: Story, line: Line, began: Line, *, margin_s: float) -> bool:
+    """Whether a symptom precedes the stop: by the order of one file, else by instants as written and a margin for what two clocks differ."""
+    if line.evidence_id == began.evidence_id:
+        return told.logs.order(line, began) == -1
+    return line.at is not None and began.at is not None and line.at < began.at - timedelta(seconds=margin_s)
+
+
+def _pace(case: Tables, told: Story, began: Line) -> _Pace | None:
+    """The steps that ended before the stop, as any log or timing of the job tells."""
+    moments = sorted(set(_ends(case, case.derive(clocks))))
+    if began.at is not None:
+        moments = [at for at in moments if at <= began.at] or moments[:1]
+    if not moments:
+        return None
+    gaps = [(later - at).total_seconds() for at, later in pairwise(moments)]
+    later = gaps[1:] or gaps  # the first interval holds compilation and allocation
+    return _Pace(moments[-1], median(later) if later else None, max(later) if later else None)
+
+
+def _ends(case: Tables, clock: Clocks) -> list[datetime]:
+    """When steps ended: the first end that any source tells, per step."""
+    foreign = sorted(foreign_logs(case))
+    printed = (
+        case.table("progress")
+        .filter(~pl.col("evidence_id").is_in(foreign))
+        .select("evidence_id", "step", "ended_at", "ended_at_local")
+        .collect()
+    )
+    end = pl.col("started_at") + pl.duration(microseconds=(pl.col("step_s") * 1e6).round().cast(pl.Int64))
+    timed = case.table("steps").group_by("step").agg(end.min().alias("end")).drop_nulls().collect()
+    first: dict[int, datetime] = {}
+    for row in printed.iter_rows(named=True):
+        at = clock.at(row, moment="ended_at")
+        if at is not None:
+            step = row["step"] if row["step"] is not None else len(first)
+            first[step] = min(first.get(step, at), at)
+    for step, at in timed.iter_rows():
+        first.setdefault(step, at)
+    return list(first.values())
+
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

@@ -1,0 +1,116 @@
+"""Which process ended first, and how: killed for memory, killed by a signal, crashed, lost with its host?
+
+1. Read how every process ended from launchers and logs, and whom the kernel says it killed for memory: by process id, on the rank's host.
+2. Leave out who was stopped: closed by its launcher, ended after the job was told to stop, aborted by a watchdog or its communication
+   library, failed in a call with another rank (`_faults`). An exception of a rank's own is told by `first_exception`.
+3. The first death that is left accuses its rank; equally early ones accuse nobody. A memory kill on a host of the job whose process no
+   evidence ties to a rank accuses nobody either.
+4. `clear` only when every rank was seen to end well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import polars as pl
+
+from rca.analyses._faults import DEATHS, Fault, Story, kernel_line, story
+from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, iso, ranks_text
+from rca.errors import NotEnoughEvidence
+from rca.types import Finding, Sign, Tables
+
+NEEDS = ("ranks",)
+USES = tuple(table for table in READS if table not in NEEDS)
+SIGNS = {
+    "killed_for_memory": Sign("death", ("host_out_of_memory",)),
+    "killed": Sign("death", ("process_killed", "host_out_of_memory", "unknown")),
+    "bus_error": Sign("death", ("storage_stall", "host_fault", "user_exception", "unknown")),
+    "crashed": Sign("death", ("user_exception", "process_killed", "host_fault", "unknown")),
+    "loader_killed": Sign("death", ("host_out_of_memory", "process_killed", "unknown")),
+    "host_lost": Sign("death", ("host_lost", "host_fault")),
+    "memory_killed_on_host": Sign("death", ("host_out_of_memory",)),
+}
+
+AROUND = timedelta(minutes=10)  # before the first and after the last line of the job: memory kills there may still be of it
+MAX_CITES = 6
+_HOW = {
+    "killed_for_memory": "the kernel killed it because memory ran out",
+    "killed": "SIGKILL ended it, by whom the logs do not say",
+    "bus_error": "SIGBUS ended it, as when shared memory or a mapped file has no room",
+    "crashed": "a fault in native code ended it",
+    "loader_killed": "its data loader worker was killed",
+    "host_lost": "its host is lost, the scheduler says",
+}
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """A finding for the first death, or for a memory kill that no rank is tied to."""
+    told = case.derive(story)
+    deaths = [fault for fault in told.first if fault.kind in DEATHS]
+    if deaths:
+        return [_finding(told, deaths)]
+    on_host = _memory_kills(case, told)
+    if on_host and not told.first:
+        return [_on_host(told.logs, on_host)]
+    _check_all_seen(told)
+    return ()
+
+
+def _finding(told: Story, deaths: Sequence[Fault]) -> Finding:
+    """The first death; several that cannot be told apart accuse nobody."""
+    logs, fault = told.logs, deaths[0]
+    everybody = tuple(sorted({rank for death in deaths for rank in death.ranks}))
+    alone = len(told.first) == 1
+    ranks = fault.ranks if alone else ()
+    at, code = fault.line.at, next((line.exit_code for line in fault.lines if line.exit_code is not None), None)
+    where = f" on {', '.join(logs.hosts_of(everybody))}" if logs.hosts_of(everybody) else ""
+    says = f"{ranks_text(everybody)}{where} died"
+    says += f" at {at:%H:%M:%S} UTC" if at is not None else ""
+    says += f": {_HOW[fault.kind]}" if alone else ": which of them first is not to be told"
+    says += f"; {len(told.victims)} other ranks show only what followed from it" if told.victims and alone else ""
+    pids = sorted({line.pid for line in fault.lines if line.pid is not None})
+    numbers = {"failed_at": iso(at), "exit_code": code, "pids": pids, "candidates": [] if alone else list(everybody)}
+    return Finding(
+        "process_death", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(everybody))),
+        scope=f"{everybody}", numbers=numbers, cites=tuple(cite_line(line) for death in deaths for line in death.lines)[:MAX_CITES],
+    )  # fmt: skip
+
+
+def _memory_kills(case: Tables, told: Story) -> list[Line]:
+    """Memory kills on hosts of the job, in its time, of processes that no evidence ties to a rank."""
+    logs = told.logs
+    rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("host").is_in(sorted(set(logs.hosts.values()))))
+    moments = [line.at for line in logs.lines if line.at is not None]
+    found = []
+    for row in rows.sort("evidence_id", "record").collect().iter_rows(named=True):
+        line = kernel_line(row, logs.rank_of(row["pid"], row["host"]), logs)
+        in_time = line.at is not None and bool(moments) and min(moments) - AROUND <= line.at <= max(moments) + AROUND
+        if line.rank is None and in_time:
+            found.append(line)
+    return found
+
+
+def _on_host(logs: JobLogs, kills: Sequence[Line]) -> Finding:
+    hosts = tuple(sorted({line.host for line in kills if line.host}))
+    what = f"{len(kills)} processes" if len(kills) > 1 else "a process"
+    says = f"the kernel of {', '.join(hosts)} killed {what} for memory during the job; of which rank, no evidence says"
+    numbers = {"failed_at": iso(kills[0].at), "pids": sorted({line.pid for line in kills if line.pid is not None})}
+    numbers["candidates"] = sorted({rank for host in hosts for rank in logs.ranks_on(host)})
+    return Finding(
+        "process_death", "memory_killed_on_host", says, hosts=hosts, numbers=numbers, cites=tuple(map(cite_line, kills))[:MAX_CITES]
+    )
+
+
+def _check_all_seen(told: Story) -> None:
+    """Raise unless every rank was seen to end well."""
+    logs = told.logs
+    if not logs.lines:
+        raise NotEnoughEvidence("no log of this job, and no memory kill of one of its processes: how the ranks ended is not told")
+    well = {line.rank for line in logs.lines if line.signature == "worker_finished" or line.exit_code == 0}
+    unseen = sorted(logs.everyone - well)
+    if not logs.everyone or unseen:
+        raise NotEnoughEvidence(f"no process was seen to die first, but {ranks_text(unseen) if unseen else 'no rank'} not seen to end well")
+
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

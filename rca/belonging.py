@@ -1,0 +1,212 @@
+"""Which log files are of this job? Others lie beside: of another job, of an earlier launch. Pure: tables in, reasons out.
+
+What is no log (maps, recorder dumps, stacks, step timings) says who the job is: host and process id of each rank, and when it ran. A log
+that contradicts it is foreign. Where nothing else is there, logs that contradict each other are told apart by who they name, and the newest
+set counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import polars as pl
+
+from rca.types import Tables
+
+__all__ = ["foreign_logs"]
+
+LOGS = ("log_events", "scheduler_events", "progress")  # tables that only logs fill
+NEAR = timedelta(hours=1)  # a log may begin before the first recorded call and end after the last one
+
+
+@dataclass
+class _File:
+    """What one log says of the job."""
+
+    ranks: set[tuple[int, str | None, int | None]] = field(default_factory=set)  # rank, host, pid
+    hosts: set[str] = field(default_factory=set)
+    pids: set[int] = field(default_factory=set)
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+
+    def saw(self, first: datetime | None, last: datetime | None) -> None:
+        """Widen the time that the file covers."""
+        self.first_at = min((t for t in (self.first_at, first) if t is not None), default=None)
+        self.last_at = max((t for t in (self.last_at, last) if t is not None), default=None)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What everything but the logs says of the job."""
+
+    hosts: Mapping[int, str]
+    pids: Mapping[int, frozenset[int]]
+    first_at: datetime | None
+    last_at: datetime | None
+
+
+def foreign_logs(case: Tables) -> dict[str, str]:
+    """evidence_id -> why it is left out, of every log that cannot be of this job.
+
+    1. By process id, else by host: a file that names another one for a rank than maps, dumps and stacks do is foreign. Not when no log
+       agrees with them: then they only number or name things differently (pids inside a container, names of pods).
+    2. Where 1 decides nothing, files are tied by the (rank, process id) they share; of sets that contradict each other the newest stays.
+    3. By time: a file that says nothing of ranks and lies outside the time of the job.
+    """
+    files = _files(case)
+    if not files:
+        return {}
+    job = _job(case, frozenset(files))
+    foreign = _contradicting(files, job)
+    rest = {id_: file for id_, file in sorted(files.items()) if id_ not in foreign}
+    foreign |= _older_sets(rest, job)
+    return foreign | _outside({id_: file for id_, file in rest.items() if id_ not in foreign}, job)
+
+
+def _files(case: Tables) -> dict[str, _File]:
+    """evidence_id -> what it says, for every log."""
+    files: dict[str, _File] = defaultdict(_File)
+    for table, moment in (("log_events", "logged_at"), ("scheduler_events", "changed_at"), ("progress", "ended_at")):
+        rows = case.table(table).group_by("evidence_id").agg(pl.col(moment).min().alias("first"), pl.col(moment).max().alias("last"))
+        for id_, first, last in rows.collect().iter_rows():
+            files[id_].saw(first, last)
+    for row in case.table("ranks").select("evidence_id", "rank", "host", "pid", "role").unique().collect().iter_rows(named=True):
+        if row["evidence_id"] in files and row["rank"] is not None and row["role"] in (None, "trainer"):
+            files[row["evidence_id"]].ranks.add((row["rank"], row["host"], row["pid"]))
+    said = case.table("log_events").select("evidence_id", "rank", "host", "pid").unique().collect()
+    for id_, rank, host, pid in said.iter_rows():
+        if rank is not None and host is not None:
+            files[id_].ranks.add((rank, host, None))
+        if host is not None:
+            files[id_].hosts.add(host)
+        if pid is not None:
+            files[id_].pids.add(pid)
+    return dict(files)
+
+
+def _job(case: Tables, logs: frozenset[str]) -> _Job:
+    """The job as maps, dumps, stacks and timings know it."""
+    hosts: dict[int, set[str]] = defaultdict(set)
+    pids: dict[int, set[int]] = defaultdict(set)
+    for table in ("ranks", "dump_index", "stacks"):
+        rows = (
+            case.table(table).filter(pl.col("rank").is_not_null()).select("evidence_id", "rank", "host", "pid", "role").unique().collect()
+        )
+        for id_, rank, host, pid, role in rows.iter_rows():
+            if id_ in logs:
+                continue
+            if host is not None:
+                hosts[rank].add(host)
+            if pid is not None and role in (None, "trainer", "main", "unknown"):
+                pids[rank].add(pid)
+    return _Job(
+        {rank: next(iter(names)) for rank, names in hosts.items() if len(names) == 1},
+        {rank: frozenset(ids) for rank, ids in pids.items()},
+        *_span(case),
+    )
+
+
+def _span(case: Tables) -> tuple[datetime | None, datetime | None]:
+    """First and last instant that dumps and step timings tell."""
+    found = []
+    for table, first, last in (("dumps", "first_at", "last_at"), ("steps", "started_at", "started_at")):
+        found.append(case.table(table).select(pl.col(first).min().alias("first"), pl.col(last).max().alias("last")).collect().row(0))
+    firsts, lasts = [f for f, _ in found if f is not None], [t for _, t in found if t is not None]
+    return min(firsts, default=None), max(lasts, default=None)
+
+
+def _contradicting(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
+    """Files that name other processes or hosts than the rest of the evidence, as long as some log names the same ones."""
+    by_pid = {id_: _by_pid(file, job) for id_, file in files.items()}
+    by_host = {id_: _by_host(file, job) for id_, file in files.items()}
+    trusts = [None in (whys.values()) for whys in (by_pid, by_host)]  # pids, hosts: some file agrees
+    found = {}
+    for id_ in sorted(files):
+        whys = [by_pid[id_], by_host[id_]]
+        telling = [why for why, trust in zip(whys, trusts, strict=True) if trust and why != ""]
+        if telling and telling[0] is not None:
+            found[id_] = telling[0]
+        elif not any(trusts) and all(whys):
+            found[id_] = str(whys[0])
+    return found
+
+
+def _by_pid(file: _File, job: _Job) -> str | None:
+    """None: it agrees; "": it says nothing; else where it contradicts. One process is enough, as a launcher also names those it replaced."""
+    told = sorted((rank, pid) for rank, _, pid in file.ranks if pid is not None and rank in job.pids)
+    if not told:
+        return ""
+    if any(pid in job.pids[rank] for rank, pid in told):
+        return None
+    rank, pid = told[0]
+    return f"another launch: rank {rank} is process {pid} there, and {min(job.pids[rank])} in the job"
+
+
+def _by_host(file: _File, job: _Job) -> str | None:
+    """As `_by_pid`, for hosts; a few ranks may be on a host of that name by chance, so most must agree."""
+    told = sorted((rank, host) for rank, host in {(r, h) for r, h, _ in file.ranks if h is not None} if rank in job.hosts)
+    if not told:
+        strangers = file.hosts - set(job.hosts.values())
+        alien = not file.ranks and job.hosts and strangers == file.hosts
+        return f"another job: it is of host {min(file.hosts)}, where the job has no rank" if alien and file.hosts else ""
+    wrong = [(rank, host) for rank, host in told if job.hosts[rank] != host]
+    if 2 * len(wrong) < len(told):
+        return None
+    rank, host = wrong[0]
+    return f"another job: rank {rank} is on {host} there, and on {job.hosts[rank]} in the job"
+
+
+def _outside(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
+    """Files without ranks that do not overlap the job; where another of them does, without any margin."""
+    own = [file for file in files.values() if file.ranks]
+    first = min((t for t in (job.first_at, *(f.first_at for f in own)) if t is not None), default=None)
+    last = max((t for t in (job.last_at, *(f.last_at for f in own)) if t is not None), default=None)
+    if first is None or last is None:
+        return {}
+    dated = {i: (f.first_at, f.last_at) for i, f in files.items() if not f.ranks and f.first_at is not None and f.last_at is not None}
+    margin = NEAR if all(end < first or begin > last for begin, end in dated.values()) else timedelta()
+    return {
+        id_: f"it ends {end:%Y-%m-%d %H:%M:%S} UTC, outside the time of the job"
+        for id_, (begin, end) in sorted(dated.items())
+        if end < first - margin or begin > last + margin
+    }
+
+
+def _older_sets(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
+    """Files of every set but the newest, where sets of files name different processes for one rank and nothing else decides."""
+    parent = {id_: id_ for id_ in files}
+
+    def root(id_: str) -> str:
+        while parent[id_] != id_:
+            parent[id_] = id_ = parent[parent[id_]]
+        return id_
+
+    first_with: dict[tuple[int, int], str] = {}
+    for id_, file in files.items():
+        for pair in _pairs(file):
+            parent[root(id_)] = root(first_with.setdefault(pair, id_))
+    sets: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    end: dict[str, datetime] = {}
+    for id_, file in files.items():
+        key = root(id_)
+        sets[key].update(_pairs(file))
+        if file.last_at is not None:
+            end[key] = max(end.get(key, file.last_at), file.last_at)
+    newest: dict[int, tuple[datetime, str]] = {}  # rank -> latest set that names a process for it
+    for key in end:
+        for rank, _ in sets[key]:
+            if rank not in job.pids:
+                newest[rank] = max(newest.get(rank, (end[key], key)), (end[key], key))
+    older = {}
+    for key in end:
+        beaten = [rank for rank, _ in sorted(sets[key]) if rank in newest and newest[rank][1] != key]
+        if beaten:
+            older[key] = f"an earlier launch: another log has a later process of rank {beaten[0]}"
+    return {id_: older[root(id_)] for id_ in files if root(id_) in older}
+
+
+def _pairs(file: _File) -> Iterable[tuple[int, int]]:
+    return sorted({(rank, pid) for rank, _, pid in file.ranks if pid is not None})

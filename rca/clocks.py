@@ -1,0 +1,305 @@
+"""What the clocks of the hosts are worth: offset and error per host, the zone of naive stamps, and whether one event was before another.
+
+Two kinds of facts need no common clock. A member cannot see a collective end before the last member has made the call, and a rank cannot end
+a step before the others have begun it: each bounds the difference of two clocks from one side, all together from both. And a stamp
+without a zone differs from an instant of the same file, rank or host by a multiple of a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Final
+
+import polars as pl
+
+from rca.types import Tables
+
+__all__ = ["UNMEASURED_S", "Clocks", "clocks"]
+
+UNMEASURED_S: Final = 300.0  # error of a host whose clock nothing bounds: authentication (Kerberos, munge) fails beyond five minutes
+QUARTER_S: Final = 900  # zones are multiples of this
+SLACK_S: Final = 240.0  # a stamp and an instant of one file, rank or host may be this far apart and still tell the zone
+MAX_ZONE_S: Final = 14 * 3600
+ALL_WAIT: Final = "(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier"  # a broadcast may be over for its source at once
+
+Instants = tuple[datetime, datetime]
+
+
+def clocks(case: Tables) -> Clocks:
+    """The clocks of a case. Nothing is measured before it is asked for: `case.derive(clocks)` costs nothing by itself."""
+    return Clocks(case)
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Offsets, zones and order. Instants are compared across hosts only outside the error of both clocks."""
+
+    case: Tables
+    _zones: dict[str, float | None] = field(default_factory=dict)
+
+    def of(self, host: str | None) -> tuple[float, float] | None:
+        """(offset, error) of a host's clock, s, against the reference host; None where nothing bounds it."""
+        return self._offsets.get(host) if host is not None else None
+
+    def at(self, row: Mapping[str, Any], *, moment: str = "logged_at") -> datetime | None:
+        """The UTC instant of a row: as written, else from the seconds since boot, else from its local stamp and the zone of its file.
+
+        `row` has `evidence_id` and, as far as its table has them, `<moment>`, `<moment>_local`, `uptime_s`, `host`, `rank`. None where
+        nothing tells.
+        """
+        found: datetime | None = row.get(moment)
+        if found is not None:
+            return found
+        boot = self._boots.get(row.get("host") or "")
+        if boot is not None and row.get("uptime_s") is not None:
+            return boot + timedelta(seconds=row["uptime_s"])
+        text = row.get(f"{moment}_local")
+        return self.utc(row["evidence_id"], text) if text else None
+
+    def utc(self, evidence_id: str, local_text: str) -> datetime | None:
+        """The instant of a stamp without zone in a file; None unless zone, and for short stamps year and day, are told by other evidence."""
+        if evidence_id not in self._zones:
+            self._zones[evidence_id] = self._zone(evidence_id)
+        zone = self._zones[evidence_id]
+        near = self._span
+        if zone is None or near is None:
+            return None
+        local = _parse(local_text, near[1] + timedelta(seconds=zone))
+        return (local - timedelta(seconds=zone)).replace(tzinfo=UTC) if local is not None else None
+
+    def order(self, one: tuple[datetime | None, str | None], two: tuple[datetime | None, str | None]) -> int | None:
+        """-1: the first of two (instant, host) is earlier; 1: later; 0: the same instant of one clock; None: not to be told."""
+        if one[0] is None or two[0] is None:
+            return None
+        apart = (one[0] - two[0]).total_seconds()
+        if one[1] == two[1] and one[1] is not None:
+            return (apart > 0) - (apart < 0)
+        (offset, error), (other_offset, other_error) = (self.of(at[1]) or (0.0, UNMEASURED_S / 2) for at in (one, two))
+        apart -= offset - other_offset
+        return None if abs(apart) <= error + other_error else 1 if apart > 0 else -1
+
+    @cached_property
+    def _offsets(self) -> dict[str, tuple[float, float]]:
+        return _offsets([*_call_bounds(self.case), *_step_bounds(self.case)])
+
+    @cached_property
+    def _boots(self) -> dict[str, datetime]:
+        """host -> when it booted, where all files agree to a second."""
+        rows = self.case.table("hosts").filter(pl.col("host").is_not_null() & pl.col("boot_at").is_not_null())
+        told = rows.group_by("host").agg(pl.col("boot_at").min().alias("low"), pl.col("boot_at").max().alias("high")).collect()
+        return {host: low for host, low, high in told.iter_rows() if high - low < timedelta(seconds=1)}
+
+    @cached_property
+    def _host_zones(self) -> dict[str, float]:
+        rows = self.case.table("hosts").filter(pl.col("host").is_not_null() & pl.col("zone_offset_s").is_not_null())
+        told = rows.group_by("host").agg(pl.col("zone_offset_s").unique()).collect()
+        return {host: zones[0] for host, zones in told.iter_rows() if len(zones) == 1}
+
+    @cached_property
+    def _span(self) -> Instants | None:
+        """First and last instant of anything but kernel logs, which go back for weeks."""
+        return _wide(span for spans in (self._by_evidence, self._by_rank) for span in spans.values())
+
+    @cached_property
+    def _by_evidence(self) -> dict[str, Instants]:
+        """evidence_id -> first and last UTC instant of a log."""
+        found: dict[str, list[Instants]] = defaultdict(list)
+        for table, moment in (("log_events", "logged_at"), ("progress", "ended_at"), ("scheduler_events", "changed_at")):
+            for id_, first, last in _ranges(self.case, table, "evidence_id", moment):
+                found[id_].append((first, last))
+        return {id_: span for id_, spans in found.items() if (span := _wide(spans)) is not None}
+
+    @cached_property
+    def _by_rank(self) -> dict[int, Instants]:
+        """rank -> first and last UTC instant of its recorder dump and step timings."""
+        found: dict[int, list[Instants]] = defaultdict(list)
+        for table, moment in (("steps", "started_at"), ("dumps", "first_at"), ("dumps", "last_at")):
+            for rank, first, last in _ranges(self.case, table, "rank", moment):
+                found[rank].append((first, last))
+        return {rank: span for rank, spans in found.items() if (span := _wide(spans)) is not None}
+
+    @cached_property
+    def _local(self) -> dict[str, tuple[list[str], set[int], set[str]]]:
+        """evidence_id of a file with stamps without zone -> some of them (first and last), its ranks, its hosts."""
+        found: dict[str, tuple[list[str], set[int], set[str]]] = {}
+        for table, moment in (("log_events", "logged_at"), ("progress", "ended_at"), ("kernel_events", "logged_at")):
+            local, ranked, hosted = f"{moment}_local", table != "kernel_events", table != "progress"
+            rows = (
+                self.case.table(table)
+                .filter(pl.col(local).is_not_null())
+                .group_by("evidence_id")
+                .agg(
+                    pl.col(local).min().alias("first"),
+                    pl.col(local).max().alias("last"),
+                    pl.col("rank").drop_nulls().unique() if ranked else pl.lit(None).alias("rank"),
+                    pl.col("host").drop_nulls().unique() if hosted else pl.lit(None).alias("host"),
+                )
+            )
+            for id_, first, last, ranks, hosts in rows.collect().iter_rows():
+                stamps, of_ranks, of_hosts = found.setdefault(id_, ([], set(), set()))
+                stamps += [first, last]
+                of_ranks.update(ranks or ())
+                of_hosts.update(hosts or ())
+        return found
+
+    def _zone(self, evidence_id: str) -> float | None:
+        """Local time minus UTC of a file, s: told by its host, or the one shift that brings its stamps to the instants of its file or ranks."""
+        if evidence_id not in self._local or self._span is None:
+            return None
+        stamps, ranks, hosts = self._local[evidence_id]
+        told = {self._host_zones[host] for host in hosts if host in self._host_zones}
+        if len(told) == 1:
+            return told.pop()
+        spans = [self._by_evidence[evidence_id]] if evidence_id in self._by_evidence else []
+        span = _wide(spans or [self._by_rank[rank] for rank in ranks if rank in self._by_rank]) or (self._span if ranks else None)
+        if span is None:
+            return None
+        local = [t for t in (_parse(text, span[1]) for text in stamps) if t is not None]
+        fitting = _shifts((min(local), max(local)), span) if local else []
+        by_step = self._step_zones
+        if evidence_id in by_step:
+            return by_step[evidence_id]
+        told = {zone for zone in by_step.values() if zone in fitting}
+        return told.pop() if len(told) == 1 else fitting[0] if len(fitting) == 1 else None
+
+    @cached_property
+    def _step_zones(self) -> dict[str, float]:
+        """evidence_id -> zone, s, of files that print the end of steps without zone, where another one gives the instants of the same steps."""
+        end = pl.col("started_at") + pl.duration(microseconds=(pl.col("step_s") * 1e6).round().cast(pl.Int64))
+        told = pl.concat([
+            self.case.table("progress").select("step", pl.col("ended_at").alias("end")),
+            self.case.table("steps").select("step", end.alias("end")),
+        ])  # fmt: skip
+        ends = dict(told.drop_nulls().group_by("step").agg(pl.col("end").max()).collect().iter_rows())
+        printed = self.case.table("progress").filter(pl.col("ended_at_local").is_not_null() & pl.col("step").is_not_null())
+        zones: dict[str, set[float | None]] = defaultdict(set)
+        for id_, step, text in printed.select("evidence_id", "step", "ended_at_local").collect().iter_rows():
+            local = _parse(text, ends[step]) if step in ends else None
+            if local is not None:
+                apart = (local - ends[step].replace(tzinfo=None)).total_seconds()
+                quarters = round(apart / QUARTER_S)
+                zones[id_].add(float(quarters * QUARTER_S) if abs(apart - quarters * QUARTER_S) < SLACK_S else None)
+        return {id_: zone for id_, found in zones.items() if len(found) == 1 and (zone := next(iter(found))) is not None}
+
+
+def _ranges(case: Tables, table: str, key: str, moment: str) -> Iterable[tuple[Any, datetime, datetime]]:
+    rows = case.table(table).filter(pl.col(key).is_not_null() & pl.col(moment).is_not_null())
+    return rows.group_by(key).agg(pl.col(moment).min().alias("first"), pl.col(moment).max().alias("last")).collect().iter_rows()
+
+
+def _wide(spans: Iterable[Instants]) -> Instants | None:
+    """The span from the first beginning to the last end."""
+    listed = list(spans)
+    return (min(first for first, _ in listed), max(last for _, last in listed)) if listed else None
+
+
+def _shifts(local: Instants, span: Instants) -> list[float]:
+    """The multiples of a quarter of an hour, s, that bring local stamps to overlap a span of instants, or near it."""
+    low = (local[0] - span[1].replace(tzinfo=None)).total_seconds()
+    high = (local[1] - span[0].replace(tzinfo=None)).total_seconds()
+    first, last = -int((SLACK_S - low) // QUARTER_S), int((high + SLACK_S) // QUARTER_S)
+    return [float(n * QUARTER_S) for n in range(first, last + 1) if abs(n * QUARTER_S) <= MAX_ZONE_S]
+
+
+def _parse(text: str, near: datetime) -> datetime | None:
+    """A stamp without zone as naive time: YYYY-MM-DDThh:mm:ss, MM-DDThh:mm:ss or hh:mm:ss, what is missing filled in nearest to `near`."""
+    near = near.replace(tzinfo=None)
+    short = re.sub(r"[T ]", "T", text.strip().replace(",", "."), count=1)
+    candidates = [short]
+    if re.match(r"\d\d-\d\dT", short):
+        candidates = [f"{near.year + years:04d}-{short}" for years in (-1, 0, 1)]
+    elif re.match(r"\d\d:\d\d", short):
+        candidates = [f"{near + timedelta(days=days):%Y-%m-%d}T{short}" for days in (-1, 0, 1)]
+    found = []
+    for candidate in candidates:
+        try:
+            found.append(datetime.fromisoformat(candidate).replace(tzinfo=None))
+        except ValueError:  # 29 February of another year, or no stamp at all
+            continue
+    return min(found, key=lambda t: abs(t - near), default=None)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """The clock of `host` is at least `low_s` ahead of that of `hub`."""
+
+    hub: str
+    host: str
+    low_s: float
+
+
+def _hosts(case: Tables) -> pl.LazyFrame:
+    """rank, host: where all sources that name one agree."""
+    named = pl.concat([case.table(table).select("rank", "host").drop_nulls() for table in ("ranks", "steps")]).unique()
+    return named.group_by("rank").agg(pl.col("host").first(), pl.len().alias("n")).filter(pl.col("n") == 1).select("rank", "host")
+
+
+def _call_bounds(case: Tables) -> list[_Bound]:
+    """Bounds from recorded collectives: nobody sees the end before everybody has made the call."""
+    calls = case.table("collectives").filter(
+        pl.col("rank").is_not_null() & pl.col("collective_seq_id").is_not_null() & pl.col("op").str.contains(ALL_WAIT)
+    )
+    return _bounds(case, calls, ["group_id", "collective_seq_id"], pl.col("created_at"), pl.col("completed_at"))
+
+
+def _step_bounds(case: Tables) -> list[_Bound]:
+    """Bounds from step timings: no rank ends a step, whose gradients it shares with the others, before the others have begun it."""
+    end = pl.col("started_at") + pl.duration(microseconds=(pl.col("step_s") * 1e6).round().cast(pl.Int64))
+    return _bounds(case, case.table("steps").drop("host").filter(pl.col("rank").is_not_null()), ["step"], pl.col("started_at"), end)
+
+
+def _bounds(case: Tables, rows: pl.LazyFrame, key: list[str], begin: pl.Expr, end: pl.Expr) -> list[_Bound]:
+    """For each shared event, a host's latest begin against the hub's earliest end, and the other way round; the tightest of all events.
+
+    The hub of a group is the host, first by name, that takes part: so the work grows with the rows, not with pairs of hosts.
+    """
+    group = key[:-1]
+    seen = rows.join(_hosts(case), on="rank", how="inner").group_by([*key, "host"]).agg(begin.max().alias("begin"), end.min().alias("end"))
+    hubs = seen.group_by(group).agg(pl.col("host").min().alias("hub")) if group else seen.select(pl.col("host").min().alias("hub"))
+    with_hub = seen.join(hubs, on=group, how="inner") if group else seen.join(hubs, how="cross")
+    of_hub = with_hub.filter(pl.col("host") == pl.col("hub")).select(
+        *key, pl.col("begin").alias("hub_begin"), pl.col("end").alias("hub_end")
+    )
+    ahead, behind = pl.col("begin") - pl.col("hub_end"), pl.col("hub_begin") - pl.col("end")
+    told = (
+        with_hub.filter(pl.col("host") != pl.col("hub"))
+        .join(of_hub, on=key, how="inner")
+        .group_by("hub", "host")
+        .agg(ahead.dt.total_microseconds().max().alias("ahead"), behind.dt.total_microseconds().max().alias("behind"))
+        .collect()
+    )
+    found = [_Bound(hub, host, us / 1e6) for hub, host, us, _ in told.iter_rows() if us is not None]
+    return found + [_Bound(host, hub, us / 1e6) for hub, host, _, us in told.iter_rows() if us is not None]
+
+
+def _offsets(bounds: Iterable[_Bound]) -> dict[str, tuple[float, float]]:
+    """host -> (offset, error) against the host that most others are tied to, over the ties with the smallest error."""
+    lows: dict[tuple[str, str], float] = {}
+    for bound in bounds:
+        key = (bound.hub, bound.host)
+        lows[key] = max(lows.get(key, bound.low_s), bound.low_s)
+    ties: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+    for (hub, host), low in lows.items():
+        other = lows.get((host, hub))
+        if other is not None and low <= -other:  # an empty interval: the clock was set meanwhile, or the calls are not the same ones
+            ties[hub][host] = ((low - other) / 2, (-other - low) / 2)
+    if not ties:
+        return {}
+    reference = max(sorted(ties), key=lambda h: len(ties[h]))
+    found: dict[str, tuple[float, float]] = {}
+    queue = [(0.0, reference, 0.0)]
+    while queue:
+        error, host, offset = heapq.heappop(queue)
+        if host in found:
+            continue
+        found[host] = (offset, error)
+        for other_host, (step, step_error) in sorted(ties[host].items()):
+            if other_host not in found:
+                heapq.heappush(queue, (error + step_error, other_host, offset + step))
+    return found
