@@ -36,10 +36,10 @@ def columns(values: Values, groups: Groups, rank: int | None, stack_ids: list[st
     """`collectives` rows in file order. Series by Series: a query over so few rows costs more to plan than to run."""
     height = len(stack_ids)
     numbers, kinds = _names(values, groups)
-    places = pl.Series(numbers, dtype=pl.UInt32)
-    found = {
-        name: pl.Series([kind[at] for kind in kinds], dtype=table.schema[name]).gather(places) for at, name in enumerate(_NAME_COLUMNS)
-    }
+    distinct = pl.DataFrame(
+        [pl.Series(name, [kind[at] for kind in kinds], dtype=table.schema[name]) for at, name in enumerate(_NAME_COLUMNS)]
+    )
+    found = distinct[pl.Series(numbers, dtype=pl.UInt32)].to_dict()
     found |= {name: pl.Series(values[name], dtype=pl.Int64) for name in ("record_id", "collective_seq_id", "p2p_seq_id", "op_id")}
     found |= {name: pl.Series(values[name], dtype=pl.String) for name in ("state", "thread_id")}
     found["is_p2p"] = _known(pl.Series(values["is_p2p"], dtype=pl.Boolean)) | found["is_p2p"]
@@ -90,7 +90,7 @@ def _tail(numbers: Sequence[int], kinds: Sequence[_Name]) -> list[bool]:
 def _instants(nanoseconds: list[Any]) -> pl.Series:
     """UTC instants from nanoseconds; 0 is how the JSON form writes "never"."""
     numbers = pl.Series(nanoseconds, dtype=pl.Int64)
-    instants = (numbers // 1000).cast(pl.Datetime("us", "UTC"))
+    instants = numbers.cast(pl.Datetime("ns", "UTC")).cast(pl.Datetime("us", "UTC"))
     never = numbers <= 0
     return instants.set(_known(never), None) if never.any() else instants
 

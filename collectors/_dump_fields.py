@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from collectors._groups import plain_text
@@ -48,7 +49,7 @@ SCALARS = {
     **dict.fromkeys(("state", "thread_id"), _TEXT),
     **dict.fromkeys(("retired", "is_p2p"), _FLAG),
 }
-CACHED = 256  # calls whose dicts stay in the processor's cache while their fields are taken one after the other: half the time
+_ALL_FIELDS = itemgetter(*FIELDS)  # one call a dict; field by field takes 40 % longer
 _INT_LIMIT = 1 << 62
 MAX_DIMS = 64  # dimensions of a tensor
 MAX_TENSORS = 65536  # tensors in one coalesced call
@@ -60,11 +61,7 @@ def fields(entries: Sequence[Entry]) -> Values:
     Raises KeyError or TypeError when a field is missing or what is looked at here has another type; the frame made of the rest raises the
     same for the others. Then `fields_one_by_one` is the way.
     """
-    values: Values = {name: [] for name in FIELDS}
-    for start in range(0, len(entries), CACHED):
-        part = entries[start : start + CACHED]
-        for name, column in values.items():
-            column += [entry[name] for entry in part]
+    values: Values = dict(zip(FIELDS, map(list, zip(*map(_ALL_FIELDS, entries), strict=True)), strict=True))
     _check(values)
     values["process_group"] = list(map(tuple, values["process_group"]))
     return values

@@ -276,7 +276,7 @@ def build(
         with _workspace(target) as folder:
             read = read_all(inventory, Parts(folder / "parts"), progress)
             draft = folder / "case.duckdb"
-            config: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "threads": 2, "temp_directory": str(folder / "spill")}
+            config: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "threads": 1, "temp_directory": str(folder / "spill")}
             with duckdb.connect(str(draft), config=config) as connection:
                 _fill(connection, read, folder)
                 if judge is not None:
