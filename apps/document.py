@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["analysis_document", "diagnosis_document", "inspect_document", "skipped", "to_json"]
 
-COVERED = ("dumps", "stacks")
+COVERED = ("dumps", "stacks", "steps", "log_events")
 
 
 def to_json(document: Mapping[str, Any]) -> str:
@@ -65,7 +65,7 @@ def diagnosis_document(judgement: Judgement, skips: Sequence[Mapping[str, Any]],
                 "at": verdict.failed_at,
                 "step": verdict.step,
                 "last_collective": verdict.last_collective,
-                "data": None,
+                "data": verdict.data,
                 "ordered_by": verdict.ordered_by,
             },
         },

@@ -19,6 +19,12 @@ __all__ = ["clean", "columns", "diagnosis_lines", "headline", "outcome_lines", "
 WIDTH = 110
 MAX_SKIPS = 8
 MAX_ALTERNATIVES = 4
+UNSEEN = {
+    "dumps": "recorder dump",
+    "stacks": "stack dump",
+    "steps": "step timing",
+    "log_events": "log",
+}  # what the absence of rows is called
 NAMES_NOBODY = frozenset({"tie", "wait_ring", "pair_disagrees"})
 ALTERNATIVE_FROM = 0.01  # probability below which an alternative is not worth a line
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -120,7 +126,7 @@ def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[st
     """What was not looked at, and what that hides."""
     roster = judgement.roster
     lines = []
-    for table, what in (("dumps", "recorder dump"), ("stacks", "stack dump")):
+    for table, what in UNSEEN.items():
         missing = roster.missing(table)
         if missing and len(missing) < len(roster.everyone):
             shown = ", ".join(map(str, missing[:12])) + (f" and {len(missing) - 12} more" if len(missing) > 12 else "")
@@ -133,8 +139,7 @@ def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[st
         if outcome.status in ("blind", "failed"):
             lines += _wrapped(f"{outcome.analysis} ({outcome.status}): {outcome.why}", "  - ", "    ")
     lines += _skip_lines(skips)
-    lines += _wrapped("kernel and host logs, trainer logs and timings are not read by this version", "  - ", "    ")
-    return ["Not seen", *lines, ""]
+    return ["Not seen", *lines, ""] if lines else []
 
 
 def _skip_lines(skips: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rca.causes import CAUSES
 from rca.roster import Roster
@@ -11,6 +12,7 @@ from rca.types import Advice, Finding, Verdict
 
 __all__ = ["advise"]
 
+EVICT_TOO = frozenset({"silent_data_corruption"})  # causes whose machine must go even where the first action is another
 LOOK_INSIDE = frozenset({"unknown", "code_hang"})  # causes for which the stack of the living process tells more
 
 _BECAUSE = {
@@ -18,7 +20,7 @@ _BECAUSE = {
     "replace": "the fault sits on hardware, and a restart there would meet it again",
     "fix_code": "the fault is in the program: a restart meets it again, and no host is to blame",
     "human": "the evidence does not carry an action; the next thing to do is to look where it points",
-    "rollback": "state after the fault cannot be trusted",
+    "rollback": "state after the fault cannot be trusted: go back to the newest checkpoint from before it",
     "quarantine_data": "the same sample would fail again",
     "none": "nothing to do",
 }
@@ -29,7 +31,7 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = ()) -
     action = CAUSES[verdict.cause].action
     if action == "replace" and not verdict.ranks:
         action = "human"  # a group is named, no machine: nothing can be replaced yet
-    evict = verdict.hosts if action == "replace" else ()
+    evict = verdict.hosts if action == "replace" or verdict.cause in EVICT_TOO else ()
     evict_ranks = tuple(sorted({rank for host in evict for rank in roster.ranks_on(host)})) if evict else ()
     group = str(verdict.last_collective["group"]) if verdict.last_collective and not verdict.ranks else None
     return Advice(
@@ -41,6 +43,10 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = ()) -
 def _because(verdict: Verdict, action: str, findings: Sequence[Finding]) -> str:
     if action == "replace" and verdict.ranks and not verdict.hosts:
         return "the rank is known but not its host: give a rank map (rank,host) and ask again"
+    if verdict.cause in EVICT_TOO and not verdict.ranks:
+        return "state after the fault cannot be trusted; which chip is wrong is open: run one step twice on each before any is used again"
+    if verdict.data and action == "quarantine_data":
+        return f"the same sample would fail again: leave out {_samples(verdict.data)} and restart"
     if action == "human" and verdict.ranks:
         return "who failed first is clear, why is not: take stacks (with --native) and the log of this rank before restarting"
     fitting = sorted({rank for f in findings for rank in f.numbers.get("candidates", ())})
@@ -50,6 +56,12 @@ def _because(verdict: Verdict, action: str, findings: Sequence[Finding]) -> str:
     if action == "human" and not findings:
         return "nothing points anywhere yet: collect recorder dumps and two rounds of stacks of every rank, and ask again"
     return _BECAUSE.get(action, "")
+
+
+def _samples(data: Mapping[str, Any]) -> str:
+    ids = [str(i) for i in data["sample_ids"]]
+    where = f" of {data['shard']}" if data["shard"] else ""
+    return f"sample{'s' if len(ids) > 1 else ''} {', '.join(ids[:8])}{where}" if ids else f"the batch{where}"
 
 
 def _commands(verdict: Verdict, roster: Roster, evict: tuple[str, ...]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import polars as pl
 
-from rca import __version__, topology
+from rca import __version__, belonging, topology
 from rca.errors import CaseError
 from rca.reading import Parts, Progress, Reading, collectors, read_source, readings_frame, without_gc
 from rca.sources import WORKSPACE, Inventory
@@ -225,7 +225,8 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
     frames["memberships"] = topology.members_by_coordinates(frames)
     frames["stacks"] = topology.link_stacks(frames, hints)
     frames["readings"] = readings_frame(readings)
-    frames["evidence"] = _evidence(readings, frames, topology.stale_dumps(frames["dumps"], hints))
+    left_out = belonging.foreign_logs(MemoryCase(frames)) | topology.stale_dumps(frames["dumps"], hints)
+    frames["evidence"] = _evidence(readings, frames, left_out)
     return frames
 
 

@@ -12,9 +12,10 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal, cast
 
 from rca import plugins
 from rca.causes import CAUSES
@@ -26,6 +27,7 @@ __all__ = ["bits", "diagnose"]
 ENOUGH = 0.5  # probability from which ranks or a cause are named
 CONCURRENT_BITS = 7.0  # own support of a second, disjoint set of ranks to count as a fault of its own
 MAX_HYPOTHESES = 12
+WAITING = frozenset({"silent", "ring", "stuck", "tie"})  # families that rest on who waits for whom
 Suspects = tuple[int, ...]
 
 
@@ -150,15 +152,54 @@ def _verdict(
 ) -> Verdict:
     about = CAUSES[cause]
     awaited = _awaited(findings, ranks)
-    moments = [roster.last_call_at[rank] for rank in ranks if rank in roster.last_call_at]
+    telling = _telling(findings, cause, ranks, hypotheses)
     return Verdict(
         cause=cause, layer=about.layer, attribution=about.attribution, probability=p_cause,
         summary=_summary(cause, ranks, findings, roster), ranks=ranks, hosts=roster.hosts_of(ranks),
         gpus=tuple(roster.gpus[rank] for rank in ranks if rank in roster.gpus), ranks_probability=p_ranks if ranks else 0.0,
-        failed_at=min(moments) if moments else None, step=None, last_collective=awaited,
-        ordered_by="collective" if awaited else "wait" if ranks else None,
+        failed_at=_failed_at(telling, ranks, roster), step=_first_number(telling, "step"), data=_data(telling), last_collective=awaited,
+        ordered_by=_ordered_by(awaited, telling, ranks),
         concurrent=_has_second_fault(ranks, findings), proven=False, hypotheses=hypotheses,
     )  # fmt: skip
+
+
+def _telling(findings: Sequence[Finding], cause: str, ranks: Suspects, hypotheses: Sequence[Hypothesis]) -> list[Finding]:
+    """The findings that the answer rests on, those that speak loudest for its cause first."""
+    ids = {i for h in hypotheses if (h.cause, h.ranks) == (cause, ranks) for i in h.supports}
+    chosen = [f for f in findings if f.id in ids]
+    return sorted(chosen, key=lambda f: (-bits().get((f.analysis, f.sign, cause), 0.0), f.id))
+
+
+def _first_number(telling: Sequence[Finding], name: str) -> int | None:
+    return next((int(f.numbers[name]) for f in telling if f.numbers.get(name) is not None), None)
+
+
+def _failed_at(telling: Sequence[Finding], ranks: Suspects, roster: Roster) -> datetime | None:
+    """When a record says so; else the last call that the accused made."""
+    said = [datetime.fromisoformat(f.numbers["failed_at"]) for f in telling if f.numbers.get("failed_at")]
+    moments = [roster.last_call_at[rank] for rank in ranks if rank in roster.last_call_at]
+    return said[0] if said else min(moments, default=None)
+
+
+def _data(telling: Sequence[Finding]) -> Mapping[str, Any] | None:
+    """The samples that the accused worked on, where a finding names them."""
+    for f in telling:
+        if f.numbers.get("sample_ids") or f.numbers.get("data_shard"):
+            return {"shard": f.numbers.get("data_shard"), "sample_ids": list(f.numbers.get("sample_ids") or ())}
+    return None
+
+
+def _ordered_by(
+    awaited: Mapping[str, Any] | None, telling: Sequence[Finding], ranks: Suspects
+) -> Literal["collective", "wait", "clock", "log"] | None:
+    """What put the accused first: collective numbers, who waits for whom, clocks, or a record that names it outright."""
+    if not ranks:
+        return None
+    said = next((f.numbers["ordered_by"] for f in telling if f.numbers.get("ordered_by")), None)
+    if said is not None:
+        return cast('Literal["collective", "wait", "clock", "log"]', said)
+    waits = any(_sign(f).family in WAITING for f in telling)
+    return "collective" if awaited else "wait" if waits else "log"
 
 
 def _awaited(findings: Sequence[Finding], ranks: Suspects) -> Mapping[str, Any] | None:

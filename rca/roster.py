@@ -13,7 +13,9 @@ from rca.types import Tables
 
 __all__ = ["Roster", "roster"]
 
-COVERED = ("dumps", "collectives", "stacks")  # tables whose absence for a rank hides something
+COVERED = ("dumps", "collectives", "stacks", "steps", "log_events")  # tables whose absence for a rank hides something
+_IN_A_MAP = pl.col("local_rank").is_not_null() | pl.col("tp").is_not_null() | pl.col("gpu").is_not_null()
+NAMING = ("ranks", "stacks", "log_events", "steps")  # tables that name the host of a rank
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,11 @@ class Roster:
 
 
 def roster(case: Tables) -> Roster:
-    """The roster of a case; where sources name different hosts for a rank, none is taken."""
+    """The roster of a case: a map says where a rank ran; without one the sources do that name its host, if they agree."""
     ranks = case.table("ranks").filter(pl.col("rank").is_not_null()).collect()
-    stacks = (
-        case.table("stacks").filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null()).select("rank", "host").unique().collect()
-    )
-    named: dict[int, set[str]] = defaultdict(set)
-    for rank, host in (*ranks.select("rank", "host").drop_nulls().unique().iter_rows(), *stacks.iter_rows()):
-        named[rank].add(host)
-    hosts = {rank: next(iter(names)) for rank, names in sorted(named.items()) if len(names) == 1}
+    mapped = _hosts(ranks.lazy().filter(_IN_A_MAP))
+    named = _hosts(*(case.table(table) for table in NAMING))
+    hosts = {rank: next(iter(names)) for rank, names in sorted((named | mapped).items()) if len(names) == 1}
     gpus = dict(ranks.filter(pl.col("gpu").is_not_null()).select("rank", "gpu").unique("rank", keep="first").sort("rank").iter_rows())
     trainers = ranks.filter(pl.col("pid").is_not_null() & (pl.col("role").fill_null("trainer") == "trainer")).select("rank", "pid").unique()
     pids = dict(trainers.unique("rank", keep="none").sort("rank").iter_rows())
@@ -75,9 +73,18 @@ def roster(case: Tables) -> Roster:
     return Roster(_world_size(case, ranks), hosts, gpus, pids, dict(last.sort("rank").iter_rows()), with_rows, "job-0", 0)
 
 
+def _hosts(*tables: pl.LazyFrame) -> dict[int, set[str]]:
+    """rank -> every host that is named for it."""
+    named: dict[int, set[str]] = defaultdict(set)
+    for table in tables:
+        for rank, host in table.select("rank", "host").drop_nulls().unique().collect().iter_rows():
+            named[rank].add(host)
+    return named
+
+
 def _world_size(case: Tables, ranks: pl.DataFrame) -> int | None:
     """Members of the default group, else of a full map, else None."""
     sizes = case.table("groups").filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item()
-    mapped = ranks.filter(pl.col("local_rank").is_not_null() | pl.col("tp").is_not_null() | pl.col("gpu").is_not_null())["rank"]
+    mapped = ranks.filter(_IN_A_MAP)["rank"]
     found = [int(n) for n in (sizes, mapped.n_unique() if mapped.len() else None) if n is not None]
     return max(found) if found else None

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -93,22 +93,32 @@ class Source:
                 return int(found[1])
         return None
 
-    def read(self, limit: int) -> tuple[bytes, str]:
-        """Up to `limit` decompressed bytes, and why the stream broke off before its end ("" = it did not)."""
-        parts: list[bytes] = []
-        size, why = 0, ""
+    def blocks(self, size: int = 1 << 20) -> Generator[bytes, None, str]:
+        """The decompressed bytes, at most `size` at a time. The generator's value says why the stream broke off ("" = it did not)."""
         try:
             with self.open() as file:
-                while size < limit and (part := file.read1(min(1 << 16, limit - size))):  # type: ignore[attr-defined]  # gzip and buffers
-                    parts.append(part)
-                    size += len(part)
+                while part := file.read1(size):  # type: ignore[attr-defined]  # gzip and buffers
+                    yield part
         except (OSError, EOFError, ValueError, zlib.error) as error:
-            why = str(error) or type(error).__name__
+            return str(error) or type(error).__name__
         except Exception as error:  # zstandard is loaded on demand and raises a type of its own
             if type(error).__module__.partition(".")[0] not in ("zstd", "zstandard"):
                 raise
-            why = str(error)
-        return b"".join(parts), why
+            return str(error)
+        return ""
+
+    def read(self, limit: int) -> tuple[bytes, str]:
+        """Up to `limit` decompressed bytes, and why the stream broke off before its end ("" = it did not)."""
+        parts: list[bytes] = []
+        size, blocks = 0, self.blocks(1 << 16)
+        while size < limit:
+            try:
+                part = next(blocks)
+            except StopIteration as end:
+                return b"".join(parts), end.value
+            parts.append(part[: limit - size])
+            size += len(parts[-1])
+        return b"".join(parts), ""
 
     @cached_property
     def head(self) -> bytes:
@@ -214,6 +224,7 @@ class Verdict:
     ranks_probability: float  # that these ranks, and no others, failed first, whatever the cause
     failed_at: datetime | None
     step: int | None
+    data: Mapping[str, Any] | None  # {"shard", "sample_ids"} that the suspect worked on, where that matters
     last_collective: Mapping[str, Any] | None  # {"group", "op", "seq"} the suspect did not join
     ordered_by: Literal["collective", "wait", "clock", "log"] | None
     concurrent: bool

@@ -18,7 +18,7 @@ from _house import ROOT
 PACKAGES = ("rca", "collectors", "apps")
 FILES = tuple(sorted(p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")))
 FOUNDATION = ("rca", "rca.types", "rca.tables", "rca.causes", "rca.errors", "rca.plugins")
-ENGINE = (*FOUNDATION, "rca.roster", "rca.sources", "rca.reading", "rca.topology")
+ENGINE = (*FOUNDATION, "rca.roster", "rca.sources", "rca.reading", "rca.topology", "rca.belonging")
 STDLIB = frozenset(sys.stdlib_module_names)
 
 # file pattern -> (modules of the project, third-party packages) it may import, the first pattern that fits; the standard library always
@@ -33,6 +33,8 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/sources.py": (FOUNDATION, ()),
     "rca/topology.py": (FOUNDATION, ("polars", "numpy")),
     "rca/roster.py": (FOUNDATION, ("polars",)),
+    "rca/clocks.py": (FOUNDATION, ("polars",)),
+    "rca/belonging.py": (FOUNDATION, ("polars",)),
     "rca/diagnose.py": ((*FOUNDATION, "rca.roster"), ("polars", "numpy")),
     "rca/advise.py": ((*FOUNDATION, "rca.roster"), ("polars", "numpy")),
     "rca/reading.py": (FOUNDATION, ("polars",)),
@@ -43,7 +45,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/reliability.py": (FOUNDATION, ("polars", "numpy", "scipy", "sklearn")),
     "rca/knowledge.py": (FOUNDATION, ("polars", "numpy", "scipy", "sklearn")),
     "rca/fleet.py": ((*ENGINE, "rca.case"), ("polars", "duckdb")),
-    "rca/analyses/*": ((*FOUNDATION, "rca.analyses._*"), ("polars", "numpy", "scipy", "sklearn")),
+    "rca/analyses/*": ((*FOUNDATION, "rca.clocks", "rca.belonging", "rca.analyses._*"), ("polars", "numpy", "scipy", "sklearn")),
     "rca/probes/*": ((*ENGINE, "rca.probes._*"), ("polars", "numpy", "torch")),
     "rca/drills/*": ((*FOUNDATION, "rca.drills._*"), ("polars", "numpy", "torch", "zstandard")),
     "rca/catalogue/*": ((), ()),
@@ -58,7 +60,7 @@ TRAINING_SCRIPT = "rca/drills/_job.py"  # runs as the injected job's own program
 # Functions that catch broadly. The runners record what they caught; the others open compressed bytes, whose library raises a type
 # of its own that is loaded on demand, and raise again whatever is not that.
 RUNNERS = {("rca/reading.py", "read_source"), ("rca/reading.py", "_read_with"), ("rca/questions.py", "ask")}
-DECOMPRESSION = {("rca/types.py", "read"), ("rca/sources.py", "_unpack")}
+DECOMPRESSION = {("rca/types.py", "blocks"), ("rca/sources.py", "_unpack")}
 CLOCKS = frozenset(
     {
         *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "time.sleep"),
