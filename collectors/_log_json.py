@@ -1,0 +1,59 @@
+"""JSON lines: metrics of a step, or a message wrapped in an object by a logger, a container engine or `kubectl logs`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from collectors._log_prefix import Line, parse
+
+__all__ = ["message_of", "object_of"]
+
+_MESSAGE: Final = ("message", "msg", "log", "text")
+_TIME: Final = ("time", "timestamp", "ts", "@timestamp", "asctime", "datetime")
+_LEVEL: Final = ("level", "levelname", "severity", "log_level")
+_RANK: Final = ("rank", "global_rank")
+_HOST: Final = ("host", "hostname", "node", "host_name")
+
+
+def object_of(text: str) -> dict[str, Any] | None:
+    """The object that a line is; None where it is none, or torn."""
+    stripped = text.strip()
+    if not (stripped.startswith('{"') and stripped.endswith("}")):
+        return None
+    try:
+        value = json.loads(stripped)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def message_of(entry: Mapping[str, Any], number: int) -> Line | None:
+    """The line that an object wraps, with what the object's own fields say of clock, level, rank and host; None where it wraps none."""
+    text = next((entry[key] for key in _MESSAGE if isinstance(entry.get(key), str)), None)
+    if text is None:
+        return None
+    stamp = next((entry[key] for key in _TIME if isinstance(entry.get(key), str)), "")
+    level = next((entry[key] for key in _LEVEL if isinstance(entry.get(key), str)), "")
+    outer = parse(f"{stamp} {level.upper()} ", number)
+    line = parse(text.rstrip("\n"), number)
+    rank = next((entry[key] for key in _RANK if isinstance(entry.get(key), int) and not isinstance(entry[key], bool)), None)
+    host = next((entry[key] for key in _HOST if isinstance(entry.get(key), str) and entry[key]), None)
+    count = next((entry[key] for key in _TIME if isinstance(entry.get(key), int | float) and not isinstance(entry[key], bool)), None)
+    return replace(
+        line,
+        at=outer.at or line.at or _instant(count),
+        local=outer.local or line.local,
+        level=outer.level or line.level,
+        rank=rank if rank is not None and rank >= 0 else line.rank,
+        host=host.lower().split(".")[0] if host else line.host,
+        is_bare=False,
+    )
+
+
+def _instant(count: float | None) -> datetime | None:
+    """Seconds since 1970 as an instant, where they are of a time that logs are from."""
+    return datetime.fromtimestamp(count, UTC) if count is not None and 1e9 < count < 4e9 else None

@@ -1,0 +1,134 @@
+"""Rows of recognised lines: repeats are folded into the first, and what a kind of line may add is bounded, so memory stays flat."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from collectors._log_prefix import Line
+from collectors._log_signatures import Sighting
+
+__all__ = ["Rows"]
+
+MAX_TEXT = 1000  # characters of a message that are kept
+MAX_OF_KIND = 16  # different messages of one kind, rank, host and process that are kept apart; the others count to the last of them
+MAX_ROWS = 200_000
+_ONE_OF_KIND: Final = frozenset({"train_progress"})  # its rows are those of `progress`
+_OF_OTHERS: Final = ("elastic_", "slurm_", "k8s_", "rendezvous_")  # a launcher or scheduler speaks: the file's name is not its rank
+_STEP: Final = re.compile(r"(?i)(?<![\w])(?:global[_ ])?(?:step|iteration|iter)s?\s{0,3}[:=#]?\s{0,3}#?(?P<step>\d{1,15})\b")
+_SAMPLES: Final = re.compile(
+    r"(?i)(?<![\w])samples?(?:[_ ]?ids?)?['\"]?\s{0,3}[:=#]?\s{0,3}[\[({]?\s?(?P<ids>['\"]?[\w.:/-]{0,60}\d[\w.:/-]{0,60}['\"]?"
+    r"(?:\s?,\s?['\"]?[\w.:/-]{0,60}\d[\w.:/-]{0,60}['\"]?){0,200})"
+)
+
+
+class Rows:
+    """`log_events` of one file, in the order of their first lines."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._last_of: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._num_of: Counter[tuple[Any, ...]] = Counter()
+        self.num_dropped = 0
+
+    def add(self, line: Line, sighting: Sighting, *, exception: str | None = None, frames: list[str] | None = None) -> dict[str, Any]:
+        """Add one sighting: what the prefix says is kept unless the sighting's own fields say it better. Gives the row it counts to."""
+        text = sighting.fields.get("message", line.text).strip()[:MAX_TEXT]
+        row: dict[str, Any] = {
+            "record": f"L{line.number}",
+            "rank": line.rank,
+            "group_rank": line.group_rank,
+            "host": line.host,
+            "pid": line.pid,
+            "logged_at": line.at,
+            "logged_at_local": line.local,
+            "level": line.level,
+            "signature": sighting.signature,
+            "exception": exception,
+            "frames": frames,
+            "num_folded": 1,
+        }
+        if sighting.signature != "train_progress":
+            row |= {"step": _step(text), "sample_ids": _samples(text)}
+        fields = {name: value for name, value in sighting.fields.items() if value is not None}
+        if line.local:
+            fields.pop("logged_at_local", None)
+        row |= fields | {"message": text}
+        kind = tuple(row[name] for name in ("signature", "rank", "host", "pid"))
+        key = (*kind, row["group_rank"], row.get("exit_code"), text) if sighting.signature not in _ONE_OF_KIND else kind
+        same = self._rows.get(key)
+        if same is None and (self._num_of[kind] >= MAX_OF_KIND or len(self._rows) >= MAX_ROWS):
+            same = self._last_of.get(kind)
+            if same is None:
+                self.num_dropped += 1
+                return row
+        if same is not None:
+            same["num_folded"] += 1
+            return same
+        self._rows[key] = self._last_of[kind] = row
+        self._num_of[kind] += 1
+        return row
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def drop(self, row: Mapping[str, Any]) -> None:
+        """Take back a row just added, when a later line turns out to say it better."""
+        for key, known in list(self._rows.items())[-1:]:
+            if known is row:
+                del self._rows[key]
+
+    def finish(self, rank_said: int | None) -> list[dict[str, Any]]:
+        """All rows. Processes whose rank another line of the file tells get it; what no line gives a rank gets that of the file's name."""
+        rows = list(self._rows.values())
+        self._complete(rows, "pid", "rank")
+        ranks = {row["rank"] for row in rows} - {None}
+        for row in rows:
+            if row["rank"] is None and rank_said is not None and ranks <= {rank_said} and not row["signature"].startswith(_OF_OTHERS):
+                row["rank"] = rank_said
+        self._complete(rows, "rank", "host")
+        return _merged(rows)
+
+    @staticmethod
+    def _complete(rows: list[dict[str, Any]], by: str, wanted: str) -> None:
+        """Fill in what a row leaves open where all rows of the same `by` that tell it agree."""
+        told: dict[Any, set[Any]] = defaultdict(set)
+        for row in rows:
+            if row[by] is not None and row[wanted] is not None:
+                told[row[by]].add(row[wanted])
+        for row in rows:
+            if row[wanted] is None and len(known := told.get(row[by], set())) == 1:
+                row[wanted] = next(iter(known))
+
+
+def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per end of a process, however often the launcher repeats it (a line at once, a block at its own end)."""
+    kept: list[dict[str, Any]] = []
+    ends: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        if row["pid"] is None or not row["signature"].startswith(("elastic_", "process_signal")):
+            kept.append(row)
+            continue
+        key = tuple(row.get(name) for name in ("signature", "rank", "pid", "signal"))
+        if key not in ends:
+            kept.append(row)
+            ends[key] = row
+            continue
+        first = ends[key]
+        first["num_folded"] += row["num_folded"]
+        for name, value in row.items():
+            if first.get(name) is None:
+                first[name] = value
+    return kept
+
+
+def _step(text: str) -> int | None:
+    found = _STEP.search(text)
+    return int(found["step"]) if found else None
+
+
+def _samples(text: str) -> list[str] | None:
+    found = _SAMPLES.search(text)
+    return [part.strip(" '\"").rstrip(".:") for part in found["ids"].split(",")] if found else None

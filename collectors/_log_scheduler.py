@@ -1,0 +1,77 @@
+"""Announced ends and changes: what schedulers, operators and autoscalers say that they do to a job or a node, and whether on purpose.
+
+The recognised lines of Slurm and Kubernetes are known by their signature; announcements in free words by a verb and what it is done to.
+One that is taken back ("window postponed") or that lies ahead ("tomorrow") is none; one with a failure as its reason is not planned.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Final
+
+__all__ = ["WORDS", "announcement"]
+
+WORDS: Final = (
+    *("maintenance", "drain", "cordon", "decommission", "planned", "scale down", "scale-down", "scaling down", "scaled down", "scaledown"),
+    *("scale in", "scale-in", "scaling in", "scaled in", "on request", "request of", "requested", "operator", "by user", "by the user"),
+    *("by admin", "by the admin", "by owner", "user stop", "user cancel", "admin", "resum", "back in service"),
+)
+_OF_SIGNATURE: Final[dict[str, dict[str, Any]]] = {
+    "slurm_time_limit": {"state": "time_limit", "is_planned": True, "by": "scheduler"},
+    "slurm_preempted": {"state": "preempted", "is_planned": True, "by": "scheduler"},
+    "slurm_requeued": {"state": "requeued", "is_planned": True, "by": "scheduler"},
+    "slurm_cancelled": {"state": "cancelled", "is_planned": None, "by": None},
+    "slurm_node_failure": {"state": "node_failure", "is_planned": False, "by": "scheduler"},
+    "k8s_eviction": {"state": "stopping", "is_planned": False, "by": "scheduler"},
+}
+_TAKEN_BACK: Final = re.compile(
+    r"(?i)\b(?:no|not|without|never|un(?:til|less))\b.{0,30}\b(?:maintenance|drain|stop|shutdown|planned|scheduled)"
+    r"|\b(?:maintenance|window|drain|stop|shutdown|scale.?down)\b.{0,40}\b(?:cancell?ed|postponed|rescheduled|aborted|skipped|deferred|denied|rejected)\b"
+)
+_OVER: Final = re.compile(r"(?i)\b(?:maintenance|window|drain)\b.{0,60}\b(?:completed|finished|ended|over|done|closed)\b")
+_AHEAD: Final = re.compile(
+    r"(?i)\b(?:tomorrow|upcoming|reminder|next (?:week|month|monday|tuesday|wednesday|thursday|friday|saturday|sunday))\b"
+    r"|\bin \d+ (?:days?|weeks?|hours?)\b"
+)
+_FAILURE: Final = re.compile(
+    r"(?i)\b(?:fail(?:ed|ure|ing|s)?|faulty|error|xid|ecc|unhealthy|unreachable|not responding|unresponsive|broken|fallen off|overheat\w*"
+    r"|bad (?:gpu|node|dimm|nic))\b"
+)
+_ACTORS: Final = (
+    ("autoscaler", re.compile(r"(?i)autoscal|scal(?:e|ed|ing)[- ]?(?:down|in)|ScaleDown")),
+    ("user", re.compile(r"(?i)\b(?:user|owner)\b")),
+    ("operator", re.compile(r"(?i)\b(?:operator|admin\w*|maintenance)\b")),
+    ("scheduler", re.compile(r"(?i)\b(?:scheduler|slurm\w*|kube\w*|controller)\b")),
+)
+_NODE: Final = re.compile(r"(?i)\b(?:node|host)s?[:= ]+(?P<host>[a-z][\w.-]*\d[\w-]*)")
+
+
+@lru_cache(maxsize=1)
+def _states() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    text = resources.files("rca.catalogue").joinpath("announcements.csv").read_text("utf-8")
+    return tuple((row["state"], re.compile(row["pattern"], re.IGNORECASE)) for row in csv.DictReader(text.splitlines()))
+
+
+def announcement(text: str, signature: str | None, host: str | None = None) -> dict[str, Any] | None:
+    """Columns of `scheduler_events` of one line, or None. `signature` and `host` are what the line was recognised as and where."""
+    if signature in _OF_SIGNATURE:
+        told = _OF_SIGNATURE[signature]
+        is_node = signature == "slurm_node_failure"
+        by = "user" if signature == "slurm_cancelled" and " by " in text.lower() else told["by"]
+        return told | {"by": by, "host": host if is_node else None, "reason": text.strip()}
+    state = next((state for state, regex in _states() if regex.search(text)), None)
+    if state is None or _TAKEN_BACK.search(text) or _AHEAD.search(text):
+        return None
+    if _OVER.search(text):
+        state = "resumed"
+    node = _NODE.search(text)
+    return {
+        "state": state,
+        "is_planned": _FAILURE.search(text) is None,
+        "by": next((actor for actor, regex in _ACTORS if regex.search(text)), None),
+        "host": node["host"].lower().split(".")[0] if node else None,
+        "reason": text.strip(),
+    }
