@@ -233,3 +233,196 @@ class TestPlannedStop:
         for rank in range(8):
             job.agent("worker_finished", 21, rank=rank, pid=100 + rank)
         assert job.ask("planned_stop").status == "clear"
+
+
+class TestFirstException:
+    def raised(self, rank: int = 3, **values: Any) -> Job:
+        """A rank raises; its peers lose it, earlier by the files' clocks."""
+        line = {"exception": "ValueError", "frames": ["forward (model.py:10)"], "text": "bad shape", **values}
+        return Job().lost_peer((0, 1, 2), 19.9).log(rank, "python_traceback", 20, **line).lost_peer((4, 5, 6, 7), 20.1)
+
+    def test_the_only_exception_of_its_own_accuses_its_rank(self) -> None:
+        found = self.raised().only("first_exception")
+        assert (found.sign, found.ranks, found.hosts) == ("raised", (3,), ("host-b",))
+        assert found.explains == (0, 1, 2, 4, 5, 6, 7)
+        assert found.numbers["failed_at"] == at(20).isoformat()
+
+    @pytest.mark.parametrize(
+        ("signature", "values", "sign"),
+        [
+            ("cuda_ecc", {}, "gpu_memory_error"),
+            ("cuda_contained", {}, "gpu_error"),
+            ("cuda_illegal_access", {}, "illegal_access"),
+            ("cuda_oom", {"exception": "OutOfMemoryError"}, "gpu_memory_used_up"),
+            ("host_out_of_memory", {"exception": "MemoryError"}, "host_memory_used_up"),
+            ("storage_timeout", {"exception": "OSError"}, "storage_error"),
+            ("shm_full", {}, "storage_error"),
+            ("loss_nan", {"exception": "FloatingPointError"}, "not_finite"),
+            ("python_traceback", {"exception": "ValueError", "sample_ids": ["doc-17"]}, "bad_sample"),
+            ("python_traceback", {"exception": "UnicodeDecodeError", "frames": ["__getitem__ (data/dataset.py:5)"]}, "in_data_code"),
+            ("python_traceback", {"exception": "RuntimeError", "text": "DataLoader timed out after 120 seconds"}, "loader_timed_out"),
+            (
+                "python_traceback",
+                {
+                    "exception": "RuntimeError",
+                    "text": "unexpected EOF, the file may be corrupted",
+                    "frames": ["load (torch/serialization.py:1)"],
+                },
+                "checkpoint_unreadable",
+            ),
+            (
+                "nccl_socket_closed",
+                {"exception": "ConnectionResetError", "frames": ["read (/venv/botocore/response.py:9)"]},
+                "storage_error",
+            ),
+        ],
+    )
+    def test_what_it_says_tells_the_kind(self, signature: str, values: dict[str, Any], sign: str) -> None:
+        found = Job().log(3, signature, 20, **values).lost_peer((0, 1, 2), 20.1).only("first_exception")
+        assert (found.sign, found.ranks) == (sign, (3,))
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"exception": "RuntimeError", "text": "Timed out waiting 18000ms for recv operation to complete"},
+            {"exception": "DistBackendError", "text": "NCCL error"},
+            {"exception": "ChildFailedError", "text": "train.py FAILED"},
+            {"exception": "SignalException", "text": "Process 12 got signal: 15"},
+            {"exception": "RuntimeError", "text": "anything", "frames": ["wait (/venv/torch/distributed/distributed_c10d.py:3)"]},
+        ],
+    )
+    def test_what_only_follows_is_never_first(self, values: dict[str, Any]) -> None:
+        Job().log(3, "python_traceback", 20, **values).quiet("first_exception", "process_death")
+
+    def test_watchdogs_and_closed_connections_are_never_first(self) -> None:
+        job = Job()
+        for rank, signature in enumerate(("nccl_watchdog_timeout", "nccl_heartbeat_timeout", "nccl_socket_closed", "tcpstore_broken")):
+            job.log(rank, signature, 20)
+        job.quiet("first_exception", "process_death")
+
+    def test_a_sample_is_named_in_the_answer(self) -> None:
+        found = self.raised(sample_ids=["doc-17"], step=19).only("first_exception")
+        assert (found.numbers["sample_ids"], found.numbers["step"]) == (["doc-17"], 19)
+
+    def test_ranks_that_read_the_same_sample_fail_together(self) -> None:
+        job = self.raised(2, sample_ids=["doc-17"]).log(4, "python_traceback", 20.01, exception="ValueError", sample_ids=["doc-17"])
+        assert job.only("first_exception").ranks == (2, 4)
+
+    def test_the_same_on_all_ranks_accuses_nobody(self) -> None:
+        job = Job()
+        for rank in range(8):
+            job.log(rank, "python_traceback", 20, exception="KeyError", text="lr")
+        found = job.only("first_exception")
+        assert (found.sign, found.ranks) == ("raised", ())
+
+    def test_two_that_no_clock_orders_are_a_tie(self) -> None:
+        job = self.raised(3).log(6, "cuda_oom", 20.5, exception="OutOfMemoryError")
+        found = job.only("first_exception")
+        assert (found.sign, found.ranks, found.numbers["candidates"]) == ("tie", (), [3, 6])
+
+    def test_clocks_that_agree_closely_order_them(self) -> None:
+        job = self.raised(3).log(6, "cuda_oom", 20.5, exception="OutOfMemoryError")
+        for rank in range(8):
+            for step in range(5):
+                job.add("steps", f"t-{rank}", rank=rank, step=step, started_at=at(step), step_s=0.1)
+        assert job.only("first_exception").ranks == (3,)
+
+    def test_an_exception_while_the_job_is_stopped_is_part_of_the_stop(self) -> None:
+        announced().log(2, "python_traceback", 19.8, exception="ValueError", text="I/O operation on closed file").quiet("first_exception")
+
+    def test_the_logs_of_another_job_accuse_nobody(self) -> None:
+        job = Job()
+        for rank in range(8):
+            job.add("ranks", f"foreign-{rank}", rank=rank, host=f"host-{rank}x", pid=900 + rank)
+            job.add("stacks", "stack", rank=rank, pid=100 + rank, role="trainer")
+        job.add("log_events", "foreign-3", rank=3, host="host-3x", pid=903, signature="cuda_ecc", logged_at=at(15), message="ECC")
+        job.quiet("first_exception", "process_death", "planned_stop")
+
+
+class TestFatalXid:
+    def covered(self) -> Job:
+        """The kernel logs of all hosts were read."""
+        job = Job()
+        for host in HOSTS:
+            job.add("host_logs", f"dmesg-{host}", host=host, first_at=at(-9000), last_at=at(60), num_lines=100)
+        return job
+
+    def test_clear_only_when_every_kernel_log_was_read(self) -> None:
+        assert self.covered().ask("fatal_xid").status == "clear"
+        assert Job().add("host_logs", "dmesg-host-a", host="host-a", num_lines=9).ask("fatal_xid").status == "blind"
+
+    @pytest.mark.parametrize(
+        ("codes", "sign"),
+        [
+            ((79, 45, 154), "gpu_record"),
+            ((48, 63, 94, 45), "gpu_memory_record"),
+            ((31, 48), "gpu_memory_record"),
+            ((13, 43, 109), "application_record"),
+            ((74, 45), "nvlink_record"),
+            ((62, 45, 119, 154), "gpu_record"),
+        ],
+    )
+    def test_the_root_of_the_chain_counts(self, codes: tuple[int, ...], sign: str) -> None:
+        job = self.covered()
+        for number, code in enumerate(codes):
+            job.kernel("host-c", "xid", 15 + number, code=code, gpu="0000:3b:00", pid=105 if number == 0 else None)
+        found = job.only("fatal_xid")
+        assert (found.sign, found.ranks, found.hosts) == (sign, (5,), ("host-c",))
+
+    @pytest.mark.parametrize("code", [43, 45, 154, 63])
+    def test_what_only_follows_or_repairs_accuses_nobody(self, code: int) -> None:
+        assert self.covered().kernel("host-c", "xid", 15, code=code, gpu="0000:3b:00").ask("fatal_xid").status == "clear"
+
+    @pytest.mark.parametrize(
+        ("host", "seconds", "values"),
+        [
+            ("host-c", -3600, {"kind": "xid", "code": 79}),
+            ("host-c", 7200, {"kind": "xid", "code": 79}),
+            ("host-z", 15, {"kind": "xid", "code": 79}),
+            ("host-c", 15, {"kind": "aer", "severity": "corrected"}),
+            ("host-c", 15, {"kind": "edac", "severity": "corrected"}),
+            ("host-c", 15, {"kind": "nic", "recovery": "none"}),
+            ("host-c", 15, {"kind": "xid", "code": 45, "caused_by": 79}),
+        ],
+    )
+    def test_old_foreign_and_corrected_records_accuse_nobody(self, host: str, seconds: float, values: dict[str, Any]) -> None:
+        assert self.covered().kernel(host, seconds=seconds, **values).ask("fatal_xid").status == "clear"
+
+    def test_without_a_process_the_address_of_the_gpu_tells_the_rank(self) -> None:
+        job = self.covered().add("ranks", "map", rank=4, host="host-c", gpu="00000000:3B:00.0")
+        assert job.kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00").only("fatal_xid").ranks == (4,)
+
+    def test_else_the_rank_of_the_host_that_failed_by_its_log(self) -> None:
+        job = self.covered().log(5, "cuda_unknown_error", 15.5).kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00")
+        assert job.only("fatal_xid").ranks == (5,)
+
+    def test_else_every_rank_of_the_host(self) -> None:
+        assert self.covered().kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00").only("fatal_xid").ranks == (4, 5)
+
+    def test_the_same_application_fault_on_most_gpus_is_the_program(self) -> None:
+        job = self.covered()
+        for slot in range(4):
+            job.kernel("host-c", "xid", 15, code=31, gpu=f"0000:{slot}b:00")
+        found = job.only("fatal_xid")
+        assert (found.sign, found.ranks) == ("node_wide_record", ())
+
+    def test_a_job_that_was_through_was_not_broken(self) -> None:
+        job = self.covered().kernel("host-c", "nic", 15, device="eth0")
+        assert job.ask("fatal_xid").status == "found"
+        for rank in range(8):
+            job.agent("worker_finished", 21, rank=rank, pid=100 + rank)
+        assert job.ask("fatal_xid").status == "clear"
+
+    def test_a_record_after_the_stop_is_of_the_stop(self) -> None:
+        job = announced()
+        job.add("host_logs", "dmesg-host-a", host="host-a", num_lines=9)
+        assert job.kernel("host-a", "xid", 500, code=79, gpu="0000:3b:00").ask("fatal_xid").findings == ()
+
+    def test_seconds_since_boot_place_a_record(self) -> None:
+        job = self.covered().add("hosts", "hosts", host="host-c", boot_at=at(-1000))
+        assert job.kernel("host-c", "xid", None, uptime_s=1015.0, code=79, pid=104).only("fatal_xid").ranks == (4,)
+        old = self.covered().add("hosts", "hosts", host="host-c", boot_at=at(-1000))
+        assert old.kernel("host-c", "xid", None, uptime_s=15.0, code=79, pid=104).ask("fatal_xid").findings == ()
+
+    def test_a_root_without_a_time_is_only_mentioned(self) -> None:
+        assert self.covered().kernel("host-c", "xid", None, code=79, pid=104).only("fatal_xid").sign == "undated_record"

@@ -129,9 +129,10 @@ class Story:
     victims: tuple[int, ...]  # ranks whose logs show consequences only
 
     @property
-    def is_tie(self) -> bool:
-        """Whether several faults are equally likely the first."""
-        return len(self.first) > 1 and not self.is_everywhere
+    def not_seen_to_end_well(self) -> tuple[int, ...]:
+        """Ranks that no log says have finished, sorted."""
+        well = {line.rank for line in self.logs.lines if line.signature == "worker_finished" or line.exit_code == 0}
+        return tuple(sorted(self.logs.everyone - well))
 
 
 def is_consequence(line: Line) -> bool:
@@ -158,6 +159,8 @@ def kind_of(line: Line) -> str | None:
         return "not_finite" if line.exception else None
     if line.signature == "python_traceback" and not is_consequence(line):
         return _kind_of_exception(line)
+    if line.signature in ("nccl_socket_closed", "nccl_connect_refused") and any(IN_STORAGE.search(frame) for frame in line.frames):
+        return "storage_error"  # the other end of the connection was an object store
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -53,6 +53,7 @@ class Line:
     step: int | None
     sample_ids: tuple[str, ...]
     text: str
+    is_planned: bool | None = None  # of an announcement
 
     @property
     def place(self) -> tuple[int, ...]:
@@ -70,6 +71,7 @@ class JobLogs:
     worker_pids: Mapping[int, frozenset[int]]  # of their loader workers
     clocks: Clocks
     world_size: int | None
+    span: tuple[datetime, datetime] | None  # first and last instant of logs, dumps and step timings
 
     @property
     def everyone(self) -> frozenset[int]:
@@ -148,8 +150,18 @@ def job_logs(case: Tables) -> JobLogs:
         {rank: frozenset(found) for rank, found in sorted(workers.items())},
         case.derive(clocks),
         case.table("groups").filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item(),
+        None,
     )
-    return JobLogs(_lines(case, foreign, empty), empty.hosts, empty.pids, empty.worker_pids, empty.clocks, empty.world_size)
+    lines = _lines(case, foreign, empty)
+    return replace(empty, lines=lines, span=_span(case, lines))
+
+
+def _span(case: Tables, lines: Sequence[Line]) -> tuple[datetime, datetime] | None:
+    moments = [line.at for line in lines if line.at is not None]
+    for table, column in (("dumps", "first_at"), ("dumps", "last_at"), ("steps", "started_at"), ("progress", "ended_at")):
+        low, high = case.table(table).select(pl.col(column).min().alias("low"), pl.col(column).max().alias("high")).collect().row(0)
+        moments += [moment for moment in (low, high) if moment is not None]
+    return (min(moments), max(moments)) if moments else None
 
 
 def _lines(case: Tables, foreign: Sequence[str], job: JobLogs) -> tuple[Line, ...]:
@@ -207,5 +219,5 @@ def _line(
     return Line(
         table, id_, row["record"], rank, host, clock.get(id_) or of_rank, row.get("pid"), job.clocks.at(row, moment=moment), signature,
         row.get("signal"), row.get("exit_code"), row.get("exception"), tuple(row.get("frames") or ()), row.get("step"),
-        tuple(row.get("sample_ids") or ()), text or "",
+        tuple(row.get("sample_ids") or ()), text or "", row.get("is_planned"),
     )  # fmt: skip

@@ -58,7 +58,7 @@ def stop_of(logs: JobLogs) -> Stop:
 
 
 def _announces(line: Line, logs: JobLogs) -> bool:
-    if line.signature not in PLANNED | PREEMPTED:
+    if line.signature not in PLANNED | PREEMPTED or line.is_planned is False:
         return False
     return line.table != "scheduler_events" or line.host is None or not logs.hosts or line.host in logs.hosts.values()
 

@@ -63,8 +63,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence("the logs here are of another job or launch")
     if asked is None:
         return ()
-    finished = {line.rank for line in told.logs.lines if line.signature == "worker_finished"}
-    if finished and finished >= told.logs.everyone:
+    if told.logs.everyone and not told.not_seen_to_end_well:
         return ()  # announced, but the job was through before
     began = stop.began or asked
     pace = _pace(case, told, began)

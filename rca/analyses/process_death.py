@@ -4,7 +4,7 @@
 2. Leave out who was stopped: closed by its launcher, ended after the job was told to stop, aborted by a watchdog or its communication
    library, failed in a call with another rank (`_faults`). An exception of a rank's own is told by `first_exception`.
 3. The first death that is left accuses its rank; equally early ones accuse nobody. A memory kill on a host of the job whose process no
-   evidence ties to a rank accuses nobody either.
+   evidence ties to a rank accuses the one rank of the host that no other process is known of, else nobody.
 4. `clear` only when every rank was seen to end well.
 """
 
@@ -81,24 +81,38 @@ def _memory_kills(case: Tables, told: Story) -> list[Line]:
     """Memory kills on hosts of the job, in its time, of processes that no evidence ties to a rank."""
     logs = told.logs
     rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("host").is_in(sorted(set(logs.hosts.values()))))
-    moments = [line.at for line in logs.lines if line.at is not None]
     found = []
     for row in rows.sort("evidence_id", "record").collect().iter_rows(named=True):
         line = kernel_line(row, logs.rank_of(row["pid"], row["host"]), logs)
-        in_time = line.at is not None and bool(moments) and min(moments) - AROUND <= line.at <= max(moments) + AROUND
+        in_time = line.at is not None and logs.span is not None and logs.span[0] - AROUND <= line.at <= logs.span[1] + AROUND
         if line.rank is None and in_time:
             found.append(line)
     return found
 
 
 def _on_host(logs: JobLogs, kills: Sequence[Line]) -> Finding:
+    """Whose process it was is told only by elimination: one host, and all of its ranks but one are known by another process."""
     hosts = tuple(sorted({line.host for line in kills if line.host}))
+    candidates = sorted({rank for host in hosts for rank in logs.ranks_on(host)})
+    unseen = [rank for rank in candidates if rank not in logs.pids]
+    ranks = tuple(unseen) if len(hosts) == len(unseen) == 1 < len(candidates) else ()
     what = f"{len(kills)} processes" if len(kills) > 1 else "a process"
-    says = f"the kernel of {', '.join(hosts)} killed {what} for memory during the job; of which rank, no evidence says"
+    says = f"the kernel of {', '.join(hosts)} killed {what} for memory during the job"
+    says += (
+        f"; rank {ranks[0]} is the only one of the host that no evidence knows by another process"
+        if ranks
+        else "; of which rank, no evidence says"
+    )
     numbers = {"failed_at": iso(kills[0].at), "pids": sorted({line.pid for line in kills if line.pid is not None})}
-    numbers["candidates"] = sorted({rank for host in hosts for rank in logs.ranks_on(host)})
+    numbers["candidates"] = [] if ranks else candidates
     return Finding(
-        "process_death", "memory_killed_on_host", says, hosts=hosts, numbers=numbers, cites=tuple(map(cite_line, kills))[:MAX_CITES]
+        "process_death",
+        "memory_killed_on_host",
+        says,
+        ranks=ranks,
+        hosts=hosts,
+        numbers=numbers,
+        cites=tuple(map(cite_line, kills))[:MAX_CITES],
     )
 
 
@@ -107,8 +121,7 @@ def _check_all_seen(told: Story) -> None:
     logs = told.logs
     if not logs.lines:
         raise NotEnoughEvidence("no log of this job, and no memory kill of one of its processes: how the ranks ended is not told")
-    well = {line.rank for line in logs.lines if line.signature == "worker_finished" or line.exit_code == 0}
-    unseen = sorted(logs.everyone - well)
+    unseen = told.not_seen_to_end_well
     if not logs.everyone or unseen:
         raise NotEnoughEvidence(f"no process was seen to die first, but {ranks_text(unseen) if unseen else 'no rank'} not seen to end well")
 
