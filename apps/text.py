@@ -113,9 +113,20 @@ def _chain(judgement: Judgement) -> list[str]:
         return ["Evidence", *lines, ""]
     lines = ["Evidence"]
     for number, finding in enumerate(findings, 1):
-        lines += _wrapped(finding.says + (" (accuses nobody)." if finding.sign in NAMES_NOBODY else "."), f" {number:2}. ", "     ")
+        aside = "" if finding.id in supports else _aside(finding, findings, supports, verdict.ranks)
+        lines += _wrapped(f"{finding.says}{aside}.", f" {number:2}. ", "     ")
         lines += [_cut(f"       {cite.path} {cite.record}: {cite.text}") for cite in finding.cites]
     return [*lines, ""]
+
+
+def _aside(finding: Finding, findings: Sequence[Finding], supports: set[str], answer: tuple[int, ...]) -> str:
+    """What a finding that does not carry the verdict is to it: followed from it, silent about it, or against it."""
+    if finding.sign in NAMES_NOBODY:
+        return " (accuses nobody)"
+    for number, cause in enumerate(findings, 1):
+        if cause.id in supports and finding.ranks and set(finding.ranks) <= set(cause.explains):
+            return f" (explained by {number}.)"
+    return " (speaks against this verdict)" if finding.ranks and not set(finding.ranks) & set(answer) else ""
 
 
 def _cut(line: str) -> str:

@@ -1,6 +1,6 @@
 """Say which rank failed first, why, and what to do, from whatever evidence lies in a folder or archive.
 
-PATH holds flight-recorder dumps, stack dumps, rank maps in any layout. The first line printed is the answer. With many large dumps it is
+PATH holds recorder dumps, stack dumps, step timings, logs, rank maps in any layout. The first line printed is the answer. With many large dumps it is
 printed as soon as their headers and the deciding ranks are read; the rest is then read behind it and the answer confirmed.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["arguments", "exit_code", "run"]
 
-NEEDED = "It reads flight-recorder dumps, stack dumps (py-spy and others) and rank maps; `rca inspect` says what each file looks like."
+NEEDED = "It reads recorder dumps, stack dumps, step timings, trainer and kernel logs, rank maps; `rca inspect` says what each file looks like."
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
