@@ -125,48 +125,46 @@ class Clocks:
         return {rank: span for rank, spans in found.items() if (span := _wide(spans)) is not None}
 
     @cached_property
-    def _local(self) -> dict[str, tuple[list[str], set[int], set[str]]]:
-        """evidence_id of a file with stamps without zone -> some of them (first and last), its ranks, its hosts."""
-        found: dict[str, tuple[list[str], set[int], set[str]]] = {}
+    def _local(self) -> dict[str, _Naive]:
+        """evidence_id -> its stamps without zone."""
+        found: dict[str, _Naive] = {}
         for table, moment in (("log_events", "logged_at"), ("progress", "ended_at"), ("kernel_events", "logged_at")):
-            local, ranked, hosted = f"{moment}_local", table != "kernel_events", table != "progress"
-            rows = (
-                self.case.table(table)
-                .filter(pl.col(local).is_not_null())
-                .group_by("evidence_id")
-                .agg(
-                    pl.col(local).min().alias("first"),
-                    pl.col(local).max().alias("last"),
-                    pl.col("rank").drop_nulls().unique() if ranked else pl.lit(None).alias("rank"),
-                    pl.col("host").drop_nulls().unique() if hosted else pl.lit(None).alias("host"),
-                )
+            local, is_kernel, has_host = pl.col(f"{moment}_local"), table == "kernel_events", table != "progress"
+            rows = self.case.table(table).filter(local.is_not_null()).group_by("evidence_id")
+            told = rows.agg(
+                local.min().alias("first"),
+                local.max().alias("last"),
+                pl.lit(None).alias("rank") if is_kernel else pl.col("rank").drop_nulls().unique(),
+                pl.col("host").drop_nulls().unique() if has_host else pl.lit(None).alias("host"),
             )
-            for id_, first, last, ranks, hosts in rows.collect().iter_rows():
-                stamps, of_ranks, of_hosts = found.setdefault(id_, ([], set(), set()))
-                stamps += [first, last]
-                of_ranks.update(ranks or ())
-                of_hosts.update(hosts or ())
+            for id_, first, last, ranks, hosts in told.collect().iter_rows():
+                naive = found.setdefault(id_, _Naive(is_kernel))
+                naive.stamps.extend((first, last))
+                naive.ranks.update(ranks or ())
+                naive.hosts.update(hosts or ())
         return found
 
     def _zone(self, evidence_id: str) -> float | None:
-        """Local time minus UTC of a file, s: told by its host, or the one shift that brings its stamps to the instants of its file or ranks."""
-        if evidence_id not in self._local or self._span is None:
+        """Local time minus UTC of a file, s: told by steps that another file dates, by its host, or by the one shift that fits.
+
+        The shift must bring its stamps to the instants of the same file, else of its ranks, else of the job. A kernel's log goes back for weeks:
+        for it any shift would do.
+        """
+        naive = self._local.get(evidence_id)
+        if naive is None or self._span is None:
             return None
-        stamps, ranks, hosts = self._local[evidence_id]
-        told = {self._host_zones[host] for host in hosts if host in self._host_zones}
-        if len(told) == 1:
-            return told.pop()
-        spans = [self._by_evidence[evidence_id]] if evidence_id in self._by_evidence else []
-        span = _wide(spans or [self._by_rank[rank] for rank in ranks if rank in self._by_rank]) or (self._span if ranks else None)
-        if span is None:
-            return None
-        local = [t for t in (_parse(text, span[1]) for text in stamps) if t is not None]
-        fitting = _shifts((min(local), max(local)), span) if local else []
         by_step = self._step_zones
         if evidence_id in by_step:
             return by_step[evidence_id]
-        told = {zone for zone in by_step.values() if zone in fitting}
-        return told.pop() if len(told) == 1 else fitting[0] if len(fitting) == 1 else None
+        told = {self._host_zones[host] for host in naive.hosts if host in self._host_zones}
+        if naive.is_kernel or len(told) == 1:
+            return told.pop() if len(told) == 1 else None
+        own = self._by_evidence.get(evidence_id)
+        span = own or _wide(self._by_rank[rank] for rank in naive.ranks if rank in self._by_rank) or self._span
+        local = [t for t in (_parse(text, span[1]) for text in naive.stamps) if t is not None]
+        fitting = _shifts((min(local), max(local)), span) if local else []
+        alike = {zone for zone in by_step.values() if zone in fitting}
+        return alike.pop() if len(alike) == 1 else fitting[0] if len(fitting) == 1 else None
 
     @cached_property
     def _step_zones(self) -> dict[str, float]:
@@ -186,6 +184,16 @@ class Clocks:
                 quarters = round(apart / QUARTER_S)
                 zones[id_].add(float(quarters * QUARTER_S) if abs(apart - quarters * QUARTER_S) < SLACK_S else None)
         return {id_: zone for id_, found in zones.items() if len(found) == 1 and (zone := next(iter(found))) is not None}
+
+
+@dataclass(frozen=True)
+class _Naive:
+    """A file with stamps without zone: first and last of them, whom it speaks of."""
+
+    is_kernel: bool
+    stamps: list[str] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    hosts: set[str] = field(default_factory=set)
 
 
 def _ranges(case: Tables, table: str, key: str, moment: str) -> Iterable[tuple[Any, datetime, datetime]]:

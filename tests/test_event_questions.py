@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from _house import FOLDERS, ROOT, memory_case, read_folder, truth
 
 from rca.case import MemoryCase
 from rca.questions import ask
@@ -426,3 +427,35 @@ class TestFatalXid:
 
     def test_a_root_without_a_time_is_only_mentioned(self) -> None:
         assert self.covered().kernel("host-c", "xid", None, code=79, pid=104).only("fatal_xid").sign == "undated_record"
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_shipped_cases_accuse_nobody_who_is_not_at_fault(name: str, question: str) -> None:
+    outcome = ask(memory_case(name), question)
+    assert outcome.status != "failed", outcome.why
+    accused = {rank for finding in outcome.findings for rank in finding.ranks}
+    assert accused <= set(truth(name)["first_failing_ranks"])
+
+
+def test_the_shipped_kill_is_told_by_the_launchers_log_alone() -> None:
+    (finding,) = ask(memory_case("rank_killed"), "process_death").findings
+    assert (finding.sign, list(finding.ranks)) == ("killed", truth("rank_killed")["first_failing_ranks"])
+    assert finding.numbers["exit_code"] == -9
+
+
+BUNDLES = ROOT.parent / "shared" / "cases" / "incidents"
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "sign", "ranks"),
+    [("sigkill_s0", "process_death", "killed_for_memory", (1,)), ("planned_stop_s0", "planned_stop", "announced_stop", ())],
+)
+def test_handed_incidents(name: str, question: str, sign: str, ranks: tuple[int, ...]) -> None:
+    if not (BUNDLES / name).is_dir():
+        pytest.skip("the handed incidents are not here")
+    with read_folder(BUNDLES / name) as tables:
+        case = MemoryCase(tables)
+        (finding,) = ask(case, question).findings
+        others = [f for q in QUESTIONS if q != question for f in ask(case, q).findings if f.ranks]
+    assert (finding.sign, finding.ranks, others) == (sign, ranks, [])
