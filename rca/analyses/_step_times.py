@@ -1,0 +1,70 @@
+"""Times per rank and step as matrices, and their way back to the rows they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from rca.types import Cite, Tables
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
+
+__all__ = ["Times", "began", "cite_step", "step_rows", "times"]
+
+
+@dataclass(frozen=True)
+class Times:
+    """One time per rank and step, s; NaN where none was written."""
+
+    ranks: list[int]
+    steps: list[int]
+    values: Matrix  # ranks x steps
+
+    def usual(self, ranks: Collection[int], first: int, last: int) -> float:
+        """Median of these ranks over columns `first` to `last`, s."""
+        import numpy as np
+
+        return float(np.nanmedian(self.values[[r in ranks for r in self.ranks], first : last + 1]))
+
+
+def step_rows(case: Tables, *, warm_up: int) -> pl.DataFrame:
+    """Rows of `steps`, one per rank and step (the last where a step was run again); without the first steps, and those of few ranks."""
+    order = ["rank", "step", "started_at", "evidence_id", "record"]
+    steps = case.table("steps").filter(pl.col("rank").is_not_null() & pl.col("step").is_not_null())
+    rows = steps.sort(order, nulls_last=False).unique(["rank", "step"], keep="last", maintain_order=True).collect()
+    seen = rows.group_by("step").agg(pl.len().alias("n")).filter(pl.col("n") * 2 >= rows["rank"].n_unique()).sort("step")
+    return rows.join(seen[warm_up:], on="step", how="semi", maintain_order="left")
+
+
+def times(rows: pl.DataFrame, column: str) -> Times:
+    """A column of these rows as a matrix over the ranks and steps that have it."""
+    import numpy as np
+
+    known = rows.filter(pl.col(column).is_finite() & (pl.col(column) >= 0))
+    ranks, steps = (known[name].unique().sort() for name in ("rank", "step"))
+    values = np.full((len(ranks), len(steps)), np.nan)
+    values[np.searchsorted(ranks, known["rank"]), np.searchsorted(steps, known["step"])] = known[column]
+    return Times(ranks.to_list(), steps.to_list(), values)
+
+
+def began(case: Tables, ranks: Collection[int], step: int) -> str | None:
+    """When a step began on the first of these ranks, ISO 8601 in UTC; None where it is not recorded."""
+    steps = case.table("steps").filter(pl.col("rank").is_in(list(ranks)) & (pl.col("step") == step))
+    at = steps.select(pl.col("started_at").min()).collect().item()
+    return at.isoformat() if at is not None else None
+
+
+def cite_step(rows: pl.DataFrame, rank: int, step: int, column: str) -> list[Cite]:
+    """The row of a rank and step, as text; none where it was not written."""
+    found = rows.filter((pl.col("rank") == rank) & (pl.col("step") == step)).select("evidence_id", "record", column).rows()
+    name = column.removesuffix("_s")
+    return [
+        Cite("steps", e, "", record, f"rank {rank}, step {step}: {name} {value:.4g} s") for e, record, value in found if value is not None
+    ]

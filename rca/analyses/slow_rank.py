@@ -1,0 +1,169 @@
+"""Which rank computes slower than its peers, or waits longer for its data, and stays so?
+
+1. Per rank and step take the time of its own computation; whole steps, forward and backward include waiting, and the wait for one slow rank
+   makes every rank's step longer. Leave out the first steps.
+2. Compare with the peers of the same pipeline stage, step by step, by their median. A rank without two peers there is compared with its own
+   first steps, and that change with the change of all others: only a rank that changed, and others not, counts.
+3. A rise has to last (rca/analyses/_lasting.py): spikes and the noise of a busy machine are none. Ranks that are slowed much less than the
+   slowest are taken for its victims. All ranks of one host: the host. Many ranks at once: nobody.
+4. The same for the time a rank waits for its next batch, against all others, in units of the usual step.
+5. A stage whose ranks all compute longer than other stages in nearly all steps has more work: nobody is accused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from rca.analyses._lasting import MIN_LENGTH, Rise, medians, over_peers, rises
+from rca.analyses._layout import hosts, stages
+from rca.analyses._step_times import Times, began, cite_step, step_rows, times
+from rca.errors import NotEnoughEvidence
+from rca.types import Finding, Sign, Tables
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
+
+NEEDS = ("steps",)
+USES = ("ranks", "groups", "memberships")
+SIGNS = {
+    "slow_compute": Sign("slowness", ("slow_rank", "gpu_fault", "unknown")),
+    "slow_host": Sign("slowness", ("slow_rank", "host_fault", "unknown")),
+    "slow_data": Sign("slowness", ("data_stall", "storage_stall", "unknown")),
+    "slow_stage": Sign("stage", ("stage_imbalance", "unknown")),
+}
+
+WARM_UP = 2  # first steps: compilation, allocation, first touch of the data
+SLOWER = math.log(1.2)  # times the peers; GREYHOUND verifies suspects at 1.1 to 1.2
+MIN_PEERS = 2  # of a stage, or it is open whether one is slow or the other fast
+BASELINE = 8  # first steps of a rank that stand for its usual pace
+BASELINE_ERROR = 4 * 1.25 / math.sqrt(BASELINE)  # noise widths by which the median of so few may be off in one of many ranks
+WAITS = 0.25  # of a usual step, that a rank waits longer for its batch than others do
+HEAVIER = math.log(1.3)  # times the other stages; first and last ones are always a little heavier
+ALWAYS = 0.9  # of the steps in which a heavier stage is heavier
+VICTIM = 0.5  # of the slowest one's slowness: whoever has less only shares its host or its cables
+MANY = 1 / 3  # of the ranks slow at once is no longer an exception
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """A finding for the ranks that compute slower, one for those that wait longer for data, one per heavy stage."""
+    rows = step_rows(case, warm_up=WARM_UP)
+    compute, data = times(rows, "compute_s"), times(rows, "data_s")
+    stage = stages(case)
+    found: list[Finding] = []
+    if waits := _waiting(data, rows):
+        found.append(_finding("slow_data", waits, data, rows, case))
+    if not compute.ranks:
+        blind = "no step tells the time of a rank's own computation; a whole step includes waiting for others"
+    elif len(compute.ranks) < 2 or len(compute.steps) <= MIN_LENGTH:
+        blind = f"{len(compute.steps)} steps of {len(compute.ranks)} ranks after the first {WARM_UP}: too few to tell slowness from noise"
+    else:
+        slow, blind = _slow(compute, stage)
+        if slow:
+            found.append(_finding("slow_compute", slow, compute, rows, case))
+        found += _heavy_stages(compute, stage, {rise.row for rise in slow}, rows)
+    if blind and not found:
+        raise NotEnoughEvidence(blind)
+    return found
+
+
+def _slow(compute: Times, stage: Mapping[int, Hashable]) -> tuple[list[Rise], str]:
+    """Ranks whose computation rises, and why one may have been missed ("" = every rank was compared with its peers)."""
+    import numpy as np
+
+    logs = np.log(np.where(compute.values > 0, compute.values, np.nan))
+    excess = np.full(logs.shape, np.nan)
+    alone: list[int] = []
+    for members in _by_stage(compute.ranks, stage):
+        if len(members) > MIN_PEERS:
+            excess[members] = over_peers(logs[members])
+        else:
+            alone += members
+    peers = sorted(set(range(len(logs))) - set(alone))
+    found = [replace(rise, row=peers[rise.row]) for rise in rises(excess[peers], least=SLOWER)]
+    if alone:
+        change = logs - medians(logs[:, :BASELINE].T)[:, None]
+        change = np.minimum(change, over_peers(change))[alone]
+        found += [replace(rise, row=alone[rise.row]) for rise in rises(change, least=SLOWER, margin=BASELINE_ERROR)]
+    slow = _without_victims(found)
+    if len(slow) > max(1, MANY * len(logs)):
+        return [], f"{len(slow)} of {len(logs)} ranks are slower than their peers or than before: too many to be the exception"
+    if alone:
+        return slow, "no rank changed its pace; whether one was slow from the start, only two peers of its pipeline stage can tell"
+    return slow, ""
+
+
+def _by_stage(ranks: Sequence[int], stage: Mapping[int, Hashable]) -> list[list[int]]:
+    """Rows by pipeline stage; a rank whose stage is not known stands alone."""
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for row, rank in enumerate(ranks):
+        found[("of", stage[rank]) if rank in stage else ("alone", rank)].append(row)
+    return list(found.values())
+
+
+def _without_victims(found: Sequence[Rise]) -> list[Rise]:
+    return sorted((r for r in found if r.height >= VICTIM * max(x.height for x in found)), key=lambda r: r.row)
+
+
+def _waiting(data: Times, rows: pl.DataFrame) -> list[Rise]:
+    """Ranks that wait for their batch longer than the others, in units of a usual step."""
+    usual = rows["step_s"].median()
+    if len(data.ranks) < 2 or not isinstance(usual, float) or usual <= 0:
+        return []
+    slow = _without_victims(rises(over_peers(data.values) / usual, least=WAITS))
+    return slow if len(slow) <= max(1, MANY * len(data.ranks)) else []
+
+
+def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFrame, case: Tables) -> Finding:
+    """The ranks of these rises, with figures of the slowest."""
+    worst = max(slow, key=lambda rise: rise.height)
+    ranks = tuple(measured.ranks[rise.row] for rise in slow)
+    others = tuple(r for r in measured.ranks if r not in ranks)
+    where = hosts(case)
+    on = tuple(sorted({where[rank] for rank in ranks if rank in where}))
+    if sign == "slow_compute" and len(ranks) > 1 and len(on) == 1 and not any(where.get(r, on[0]) == on[0] for r in others):
+        sign = "slow_host"
+    own_s = measured.usual({measured.ranks[worst.row]}, worst.first, worst.last)
+    others_s = measured.usual(set(others), worst.first, worst.last)
+    first, last = (measured.steps[i] for i in (min(rise.first for rise in slow), max(rise.last for rise in slow)))
+    column = "data_s" if sign == "slow_data" else "compute_s"
+    numbers: dict[str, Any] = {"step": first, "last_step": last, "own_s": round(own_s, 6), "others_s": round(others_s, 6)}
+    who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}{' on ' + ', '.join(on) if on else ''}"
+    if sign == "slow_data":
+        says = f"{who}: each batch was waited for {own_s:.3g} s (others {others_s:.3g} s)"
+    else:
+        numbers["ratio"] = round(math.exp(worst.height), 3)
+        ratio = f"{math.exp(worst.height):.2f} times as long as that of its peers"
+        says = f"{who}: computation took {ratio} ({own_s:.3g} s a step, others {others_s:.3g} s)"
+    says += f" from step {first} to {last}"
+    if (at := began(case, ranks, first)) is not None:
+        numbers["failed_at"] = at
+    places = [(r, s) for r in ranks[:2] for s in (first, last)] + [(others[0], first)]
+    cites = tuple(cite for rank, step in places for cite in cite_step(rows, rank, step, column))
+    return Finding("slow_rank", sign, says, ranks=ranks, hosts=on, explains=others, numbers=numbers, cites=cites)
+
+
+def _heavy_stages(compute: Times, stage: Mapping[int, Hashable], slow: set[int], rows: pl.DataFrame) -> list[Finding]:
+    """Stages whose ranks compute longer than those of other stages in nearly all steps; slow ranks left out."""
+    import numpy as np
+
+    by_stage = {stage[compute.ranks[m[0]]]: m for m in _by_stage(compute.ranks, stage) if compute.ranks[m[0]] in stage}
+    by_stage = {name: left for name, members in by_stage.items() if (left := [m for m in members if m not in slow])}
+    if len(by_stage) < 2:
+        return []
+    heights = over_peers(np.log(np.array([medians(compute.values[members]) for members in by_stage.values()])))
+    found = []
+    for members, height in zip(by_stage.values(), heights, strict=True):
+        known = height[np.isfinite(height)]
+        if not known.size or np.mean(known >= HEAVIER) < ALWAYS:
+            continue
+        ranks = [compute.ranks[m] for m in members]
+        ratio = math.exp(float(np.median(known)))
+        says = f"the pipeline stage of ranks {', '.join(map(str, ranks[:8]))} computes {ratio:.2f} times as long as the other stages in all steps"
+        cites = tuple(cite_step(rows, ranks[0], compute.steps[0], "compute_s"))
+        found.append(Finding("slow_rank", "slow_stage", says, scope=f"stage of {ranks}", numbers={"ratio": round(ratio, 3)}, cites=cites))
+    return found
