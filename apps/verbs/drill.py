@@ -1,37 +1,52 @@
-"""Inject a known fault into a small real training job and capture what a cluster would leave behind."""
+"""Inject a known fault into a small real training job, capture what a cluster would leave behind, and mark verdicts against the truth."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rca.drills._launch import Drill
 
 __all__ = ["arguments", "run"]
 
 PACKAGE = "rca.drills"
 SMALL_BUFFER = 64  # recorder entries: eight ranks, three rounds and the logs then fit into 300 kB
+USUAL = {"tp": 2, "pp": 2, "dp": 2}
+ROW = "{fault:19} {seed:>4}  {mark:6}{ranks:22}{cause:44}{layer:28}{action:24}{p:>5} {seconds:>7}"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca drill list`, `rca drill run FAULT --out DIR --live`."""
+    """`rca drill list`, `rca drill run FAULT --out DIR --live`, `rca drill campaign --live`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("list", help="the faults that can be injected")
     run_parser = actions.add_parser("run", help="run one drill and capture its evidence")
     run_parser.add_argument("fault", metavar="FAULT", help="a name from `rca drill list`")
     run_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder for the evidence")
-    run_parser.add_argument("--live", action="store_true", help="start a real job on this machine (torch, py-spy, root)")
     run_parser.add_argument("--seed", type=int, default=0, help="decides which rank is hit and when (default 0)")
-    for axis in ("tp", "pp", "dp"):
-        run_parser.add_argument(f"--{axis}", type=int, default=2, help="parallel size (default 2)")
-    run_parser.add_argument("--small", action="store_true", help="keep it under 300 kB for eight ranks")
+    for axis in USUAL:
+        run_parser.add_argument(f"--{axis}", type=int, help="parallel size (default: that of the fault, mostly 2)")
     run_parser.add_argument("--neutral", action="store_true", help="take this machine's paths out, to publish it")
-    run_parser.add_argument("--python", default=sys.executable, metavar="EXE", help="interpreter of the job")
-    run_parser.add_argument("--job-dir", type=Path, metavar="DIR", help="an empty folder for the training script")
+    run_parser.add_argument("--job-dir", type=Path, metavar="DIR", help="an empty folder for the training program")
+    campaign = actions.add_parser("campaign", help="run many drills, diagnose each capture, print truth against verdict")
+    campaign.add_argument(
+        "--out", type=Path, default=Path("campaign"), metavar="DIR", help="captures and campaign.json (default: campaign)"
+    )
+    campaign.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="seeds of every fault (default 0)")
+    campaign.add_argument("--faults", nargs="+", metavar="FAULT", help="names from `rca drill list` (default: all)")
+    for live in (run_parser, campaign):
+        live.add_argument("--live", action="store_true", help="start real jobs on this machine (torch, py-spy, root)")
+        live.add_argument("--small", action="store_true", help="keep it under 300 kB for eight ranks")
+        live.add_argument("--python", default=sys.executable, metavar="EXE", help="interpreter of the job")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0 when the drill was captured or listed."""
-    return _list() if args.action == "list" else _run_live(args)
+    """Exit code: 0 listed, captured, or no answer of a campaign wrong; 1 a wrong or missing answer in a campaign."""
+    if args.action == "list":
+        return _list()
+    return _run_live(args) if args.action == "run" else _run_campaign(args)
 
 
 def _list() -> int:
@@ -43,27 +58,89 @@ def _list() -> int:
     return 0
 
 
-def _run_live(args: argparse.Namespace) -> int:
+def _drill(args: argparse.Namespace, fault: str, seed: int, **more: Any) -> Drill:
+    """What the options say about one drill; a fault may need another layout than the usual one."""
     from rca import plugins
-    from rca.drills._harness import Drill, run_live
+    from rca.drills._launch import Drill
     from rca.drills._layout import Layout
     from rca.errors import UsageError
 
     known = plugins.names(PACKAGE)
-    if args.fault not in known:
-        raise UsageError(f"no drill is called {args.fault!r}: choose one of {', '.join(known)}")
+    if fault not in known:
+        raise UsageError(f"no drill is called {fault!r}: choose one of {', '.join(known)}")
+    own = getattr(plugins.load(PACKAGE, fault), "LAYOUT", Layout(**USUAL))
+    asked = {axis: getattr(args, axis, None) for axis in USUAL}
+    layout = Layout(**{axis: getattr(own, axis) if size is None else size for axis, size in asked.items()})
+    if args.small:
+        more |= {"buffer_entries": SMALL_BUFFER, "json_rounds": 1}
+    return Drill(fault, layout, seed=seed, python=args.python, **more)
+
+
+def _demand_live(args: argparse.Namespace) -> None:
+    from rca.errors import UsageError
+
     if not args.live:
         raise UsageError("a drill starts a real job on this machine: add --live if that is what you want")
-    drill = Drill(
-        args.fault,
-        Layout(tp=args.tp, pp=args.pp, dp=args.dp),
-        seed=args.seed,
-        python=args.python,
-        job_dir=args.job_dir,
-        buffer_entries=SMALL_BUFFER if args.small else Drill.buffer_entries,
-        json_rounds=1 if args.small else Drill.json_rounds,
-        is_neutral=args.neutral,
-    )
-    result = run_live(drill, args.out, say=lambda line: sys.stderr.write(f"{line}\n"))
-    sys.stdout.write(f"{args.out}: {len(result.dumped)} of {drill.layout.world_size} flight recorders, stacks, logs\n")
+
+
+def _run_live(args: argparse.Namespace) -> int:
+    from rca.drills._harness import run_live
+
+    drill = _drill(args, args.fault, args.seed, job_dir=args.job_dir, is_neutral=args.neutral)
+    _demand_live(args)
+    result = run_live(drill, args.out, say=_say)
+    sys.stdout.write(f"{args.out}: {len(result.dumped)} of {drill.layout.world_size} flight recorders, stacks, timings, logs\n")
     return 0
+
+
+def _run_campaign(args: argparse.Namespace) -> int:
+    from rca import plugins
+    from rca.drills._campaign import run_campaign, totals
+
+    faults = args.faults or plugins.names(PACKAGE)
+    drills = [_drill(args, fault, seed) for fault in faults for seed in args.seeds]
+    _demand_live(args)
+    heads = {"seed": "seed", "mark": "mark", "ranks": "first ranks", "p": "p", "seconds": "s"}
+    _print(ROW.format(fault="fault", cause="cause", layer="layer", action="action", **heads))
+    rows = []
+    diagnose = (sys.executable, "-m", "apps.cli", "diagnose")
+    for row in run_campaign(drills, args.out, diagnose, say=_say):
+        rows.append(row)
+        _print(_line(row))
+    sums = totals(rows)
+    _print(f"\n{sums['runs']} runs: " + ", ".join(f"{sums[key]} {key}" for key in ("right", "open", "wrong", "errors")))
+    for part, counts in sums["parts"].items():
+        _print(f"  {part:12}" + ", ".join(f"{count} {mark}" for mark, count in counts.items()))
+    return 1 if sums["wrong"] or sums["errors"] else 0
+
+
+def _line(row: dict[str, Any]) -> str:
+    """Truth against verdict; a part that is not right shows what was wanted after a slash."""
+    if row["error"]:
+        return f"{row['fault']:19} {row['seed']:>4}  error {row['error'].splitlines()[0]}"
+    verdict, truth, marks = row["verdict"], row["truth"], row["marks"]
+
+    def cell(part: str, said: str, wanted: list[str]) -> str:
+        return said if marks[part] == "right" else f"{said} / {' or '.join(wanted)}"
+
+    seconds = sum(row[key] or 0.0 for key in ("capture_s", "diagnose_s"))
+    return ROW.format(
+        fault=row["fault"], seed=row["seed"], mark=marks["whole"], p=f"{verdict['probability']:.2f}", seconds=f"{seconds:.1f}",
+        ranks=cell("ranks", _ranks(verdict["first_failing"]["ranks"]), [_ranks(truth["first_failing_ranks"])]),
+        cause=cell("cause", verdict["cause"], truth["cause"]),
+        layer=cell("layer", verdict["layer"], truth["layer"]),
+        action=cell("action", row["advice"]["action"], truth["action"]),
+    )  # fmt: skip
+
+
+def _ranks(ranks: list[int]) -> str:
+    return ",".join(map(str, ranks)) or "none"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line.rstrip()}\n")
+    sys.stdout.flush()

@@ -117,7 +117,7 @@ def _bite(job: Job, module: ModuleType, injection: Injection) -> int:
         job.wait_for_step(step)
         done_ns = time.time_ns()
         module.act(job, injection)
-    job.wait_for_bite(step + injection.shows_after, ends=module.ENDS)
+    job.wait_for_bite(step, shows_after=injection.shows_after, ends=module.ENDS)
     return done_ns or max(job.last_move_ns(rank) for rank in injection.ranks or range(job.layout.world_size))
 
 

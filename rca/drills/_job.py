@@ -241,7 +241,9 @@ class Trainer:
         flat = torch.cat([g.flatten() for g in grads])
         self.local_norm = float(flat.square().sum().sqrt())
         if self.config["check_nan"] and not math.isfinite(self.local_norm):
-            raise AssertionError(f"rank {self.rank}: local gradient norm is {self.local_norm} before the data-parallel reduction")
+            raise AssertionError(
+                f"rank {self.rank}: found NaN in local grad norm before the data-parallel reduction, node: {self.place['host']}"
+            )
         pad = self.fault("pad")
         bucket = torch.cat([flat, flat.new_zeros(pad["num_extra"])]) if pad else flat
         self.comm.all_reduce("dp", bucket)

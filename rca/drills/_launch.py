@@ -22,7 +22,7 @@ from rca.errors import ProbeError
 
 __all__ = ["SAVE_EVERY", "Drill", "Ends", "Job", "end_all", "stop_on_signals", "strays"]
 
-Ends = Literal["stall", "running", "stopped"]
+Ends = Literal["stall", "running", "either", "stopped"]  # nobody moves; it goes on; one of the two; the launchers have ended
 
 START_WAIT_S = 300.0  # eight imports of torch on a loaded two-core machine take a minute
 BITE_WAIT_S = 300.0
@@ -155,21 +155,23 @@ class Job:
             time.sleep(POLL_S)
         raise ProbeError(f"the job did not start in {START_WAIT_S:.0f} s:\n{self._last_words()}")
 
-    def wait_for_bite(self, step: int, *, ends: Ends) -> None:
-        """Wait until a rank has got to `step` and then, for a `stall`, until nobody moves; if `stopped`, until the launchers end."""
+    def wait_for_bite(self, step: int, *, shows_after: int, ends: Ends) -> None:
+        """Wait until the job has got to `step` and then ends as it must: a job that goes on has gone `shows_after` steps on."""
         last: dict[int, int] = {}
         deadline, moved_at = time.monotonic() + BITE_WAIT_S, time.monotonic()
         while time.monotonic() < deadline:
             steps = {rank: step for rank, (_, step) in self.steps().items()}
             if steps != last:
                 last, moved_at = steps, time.monotonic()
-            has_come = max(steps.values()) >= step
-            if ends == "stopped" and all(agent.poll() is not None for agent in self.agents):
-                return
-            if has_come and (ends == "running" or (ends == "stall" and time.monotonic() - moved_at > STALL_S)):
+            goes_on = max(steps.values()) >= step + shows_after
+            stalls = max(steps.values()) >= step and time.monotonic() - moved_at > STALL_S
+            if {"stall": stalls, "running": goes_on, "either": stalls or goes_on, "stopped": self._has_ended()}[ends]:
                 return
             time.sleep(POLL_S)
         raise ProbeError(f"the fault did not bite in {BITE_WAIT_S:.0f} s; last steps {last}:\n{self._last_words()}")
+
+    def _has_ended(self) -> bool:
+        return all(agent.poll() is not None for agent in self.agents)
 
     def wait_for_step(self, step: int) -> None:
         """Wait until every rank has got to `step`, so that one more is under way."""
@@ -187,9 +189,9 @@ class Job:
         return self.run / f"{host}.agent.log"
 
     def say(self, host: str, line: str) -> None:
-        """A line of an operator or a scheduler in the log of a host's launcher."""
+        """A line of an operator or a scheduler in the log of a host's launcher; `{now}` in it becomes the time."""
         with self._log_of(host).open("a") as log:
-            log.write(f"{line}\n")
+            log.write(line.format(now=time.strftime("%Y-%m-%dT%H:%M:%S")) + "\n")
 
     def kill_rank(self, rank: int) -> None:
         """SIGKILL, as from the kernel."""

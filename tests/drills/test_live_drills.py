@@ -35,7 +35,15 @@ MAX_CASE_BYTES = 300_000
 MACHINE_PATH = re.compile(rb"/(?:root|work|home)/|\.pyenv|site-packages/firstfault")
 DEAD = {"rank_killed": {6}, "mismatched_size": {3}}  # of the shipped captures: seed 0
 END_WAIT_S = 30.0
-NUM_HIT = {"none": 1}  # different sets of ranks over many seeds; eight where any rank may be hit
+NUM_HIT = {
+    "none": 1,
+    "planned_stop": 1,
+    "preemption": 1,
+    "host_lost": 4,
+    "checkpoint_stuck": 4,
+    "p2p_stuck": 4,
+    "bit_flip": 6,
+}  # sets of ranks over many seeds, else 8
 
 
 class NoGlobals(pickle.Unpickler):
