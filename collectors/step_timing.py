@@ -11,7 +11,6 @@ another reader's.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -39,7 +38,6 @@ EMITS = ("steps", "rank_progress")
 
 SNIFF_LINES = 8
 MAX_LINE_BYTES = 1 << 20  # a batch of 100,000 sample ids fits
-MAX_BYTES = 1 << 30  # some 3 million steps
 BATCH_ROWS = 50_000
 MAX_SHAPES = 1000  # distinct sets of keys remembered
 MAX_SAMPLES = 100_000
@@ -201,15 +199,22 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
 
 
 def _lines(source: Source) -> Iterator[tuple[int, bytes | Skip]]:
-    """Lines with their number, blank ones left out; what cannot be read as one is a Skip."""
-    data, torn = source.read(MAX_BYTES)
-    for number, line in enumerate(io.BytesIO(data), 1):
-        if len(line) > MAX_LINE_BYTES:
-            yield number, Skip(None, f"a line of more than {MAX_LINE_BYTES} bytes")
-        elif line.strip():
-            yield number, line
-    if torn:
-        yield 0, Skip(None, f"breaks off: {torn}")
+    """Lines with their number, blank ones left out, in flat memory; what cannot be read as one is a Skip."""
+    number, rest, blocks = 0, b"", source.blocks()
+    while True:
+        try:
+            *lines, rest = (rest + next(blocks)).split(b"\n")
+        except StopIteration as end:
+            if rest.strip():
+                yield number + 1, rest[:MAX_LINE_BYTES]
+            if end.value:
+                yield 0, Skip(None, f"breaks off after line {number}: {end.value}")
+            return
+        for line in lines:
+            number += 1
+            if line.strip():
+                yield number, line if len(line) <= MAX_LINE_BYTES else Skip(None, f"a line of more than {MAX_LINE_BYTES} bytes")
+        rest = rest[: MAX_LINE_BYTES + 1]  # enough to see that it is too long
 
 
 def _record(line: bytes) -> dict[str, Any] | Skip:
