@@ -15,7 +15,7 @@ from rca.tables import TABLES
 from rca.types import Finding, Outcome
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-QUESTIONS = ("first_exception", "process_death", "planned_stop", "fatal_xid")
+QUESTIONS = ("first_exception", "process_death", "planned_stop", "fatal_xid", "quiet_log")
 HOSTS = ("host-a", "host-b", "host-c", "host-d")
 Rows = list[dict[str, Any]]
 
@@ -427,6 +427,38 @@ class TestFatalXid:
 
     def test_a_root_without_a_time_is_only_mentioned(self) -> None:
         assert self.covered().kernel("host-c", "xid", None, code=79, pid=104).only("fatal_xid").sign == "undated_record"
+
+
+class TestQuietLog:
+    def waiting(self, ranks: Iterable[int]) -> Job:
+        """These ranks time out, and the launcher ends all."""
+        job = Job()
+        for rank in ranks:
+            job.log(rank, "nccl_watchdog_timeout", 40)
+        return job.agent("elastic_agent_signal", 60).closed(range(8), 60.1)
+
+    def test_who_alone_did_not_complain_never_came(self) -> None:
+        found = self.waiting(range(1, 8)).only("quiet_log")
+        assert (found.sign, found.ranks, found.explains) == ("quiet_rank", (0,), tuple(range(1, 8)))
+
+    @pytest.mark.parametrize("ranks", [range(8), range(2, 8), range(4)])
+    def test_no_answer_when_nobody_or_several_are_quiet(self, ranks: range) -> None:
+        self.waiting(ranks).quiet("quiet_log")
+
+    def test_a_lost_log_is_not_quiet(self) -> None:
+        job = self.waiting(range(1, 8))
+        job.rows["log_events"] = [row for row in job.rows["log_events"] if row["evidence_id"] != "log-0"]
+        job.quiet("quiet_log")
+
+    def test_connections_lost_in_a_stop_are_no_complaint_of_waiting(self) -> None:
+        announced().lost_peer((0, 1, 3, 4, 5, 6, 7), 19.9).quiet("quiet_log")
+
+    def test_trouble_of_its_own_is_told_elsewhere(self) -> None:
+        self.waiting(range(1, 8)).log(0, "cuda_oom", 20).quiet("quiet_log")
+
+    def test_ends_that_disagree_say_why(self) -> None:
+        found = Job().log(2, "nccl_desync_report", 20, "Received data size doesn't match expected size").only("quiet_log")
+        assert (found.sign, found.ranks) == ("ends_disagree", ())
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -71,7 +71,8 @@ class JobLogs:
     worker_pids: Mapping[int, frozenset[int]]  # of their loader workers
     clocks: Clocks
     world_size: int | None
-    span: tuple[datetime, datetime] | None  # first and last instant of logs, dumps and step timings
+    span: tuple[datetime, datetime] | None = None  # first and last instant of logs, dumps and step timings
+    own_logs: frozenset[str] = frozenset()  # files that are of one rank alone
 
     @property
     def everyone(self) -> frozenset[int]:
@@ -150,10 +151,9 @@ def job_logs(case: Tables) -> JobLogs:
         {rank: frozenset(found) for rank, found in sorted(workers.items())},
         case.derive(clocks),
         case.table("groups").filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item(),
-        None,
     )
-    lines = _lines(case, foreign, empty)
-    return replace(empty, lines=lines, span=_span(case, lines))
+    lines, own = _lines(case, foreign, empty)
+    return replace(empty, lines=lines, span=_span(case, lines), own_logs=own)
 
 
 def _span(case: Tables, lines: Sequence[Line]) -> tuple[datetime, datetime] | None:
@@ -164,7 +164,8 @@ def _span(case: Tables, lines: Sequence[Line]) -> tuple[datetime, datetime] | No
     return (min(moments), max(moments)) if moments else None
 
 
-def _lines(case: Tables, foreign: Sequence[str], job: JobLogs) -> tuple[Line, ...]:
+def _lines(case: Tables, foreign: Sequence[str], job: JobLogs) -> tuple[tuple[Line, ...], frozenset[str]]:
+    """The lines, and the files that are of one rank."""
     keep = ~pl.col("evidence_id").is_in(foreign)
     events = case.table("log_events").filter(keep).collect().rows(named=True)
     announced = case.table("scheduler_events").filter(keep).collect().rows(named=True)
@@ -173,7 +174,7 @@ def _lines(case: Tables, foreign: Sequence[str], job: JobLogs) -> tuple[Line, ..
     lines += [
         _line("scheduler_events", row, row["state"] or "unknown", row["reason"], "changed_at", job, own_rank, clock) for row in announced
     ]
-    return tuple(sorted(lines, key=lambda line: (line.evidence_id, line.place, line.table, line.signature, line.text)))
+    return tuple(sorted(lines, key=lambda line: (line.evidence_id, line.place, line.table, line.signature, line.text))), frozenset(own_rank)
 
 
 def _files(case: Tables, foreign: Sequence[str], events: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, str]]:

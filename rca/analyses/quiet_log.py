@@ -1,0 +1,84 @@
+"""Which rank alone did not complain, while all others timed out waiting or lost their connections?
+
+1. Read from the logs who timed out in a collective, and who lost a connection. Whoever complains was waiting for somebody else.
+2. When every other rank complains, most of them of a time-out, the one rank whose log was read and does not complain never came: nobody
+   waits for himself. A rank whose log was not read is none; nor is it an answer when several are quiet, or when a rank had trouble of its own.
+3. A communication library that reports that two ends disagree on what they transfer says why, though not who.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rca.analyses._faults import Story, is_consequence, story
+from rca.analyses._job_logs import READS, Line, cite_line, iso, ranks_text
+from rca.analyses._stops import earliest
+from rca.errors import NotEnoughEvidence
+from rca.types import Finding, Sign, Tables
+
+NEEDS = ("log_events",)
+USES = tuple(table for table in READS if table not in NEEDS)
+SIGNS = {
+    "quiet_rank": Sign(
+        "silent", ("code_hang", "data_stall", "storage_stall", "gpu_fault", "host_fault", "process_killed", "host_out_of_memory", "unknown")
+    ),
+    "ends_disagree": Sign("mismatch", ("collective_mismatch", "unknown")),
+}
+
+MIN_RANKS = 3  # with two, either may have waited for the other
+TIMED_OUT = frozenset({"nccl_watchdog_timeout", "nccl_watchdog_detected", "store_barrier_timeout"})
+LOST = frozenset({"nccl_socket_closed", "nccl_connect_refused", "tcpstore_broken", "nccl_net_completion_error", "nccl_desync_report"})
+MAX_CITES = 6
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """A finding for the quiet rank, and one for ends that disagree."""
+    told = case.derive(story)
+    lines = [line for line in told.logs.lines if line.rank is not None]
+    if not lines:
+        raise NotEnoughEvidence("no line of a log of this job has a rank")
+    if told.first:
+        return ()
+    timed_out = {line.rank: line for line in lines if line.signature in TIMED_OUT}
+    complaining = {line.rank for line in lines if _complains(line)}
+    reports = [line for line in lines if line.signature == "nccl_desync_report"]
+    found = [_disagreement(reports)] if reports else []
+    quiet = sorted({line.rank for line in lines if line.rank is not None and _is_own_log(line, told)} - complaining)
+    everyone = told.logs.everyone
+    if len(everyone) >= MIN_RANKS and len(quiet) == 1 and complaining >= everyone - set(quiet) and 2 * len(timed_out) >= len(everyone):
+        found.append(_quiet(told, quiet[0], timed_out))
+    return found
+
+
+def _complains(line: Line) -> bool:
+    return line.signature in TIMED_OUT | LOST or (line.signature == "python_traceback" and is_consequence(line))
+
+
+def _is_own_log(line: Line, told: Story) -> bool:
+    """Whether a line is of the rank's own log: a launcher that names a rank says nothing of what that rank wrote."""
+    return line.table == "log_events" and line.evidence_id in told.logs.own_logs
+
+
+def _quiet(told: Story, rank: int, timed_out: dict[int | None, Line]) -> Finding:
+    logs = told.logs
+    where = f" on {logs.hosts[rank]}" if rank in logs.hosts else ""
+    others = sorted(logs.everyone - {rank})
+    says = f"rank {rank}{where} alone did not complain: all {len(others)} others timed out or lost a connection waiting ({len(timed_out)} timed out)"
+    own = [line for line in logs.lines if line.rank == rank and line.evidence_id in logs.own_logs]
+    first = earliest(timed_out.values())
+    cites = [cite_line(line) for line in (own[-1], *sorted(timed_out.values(), key=lambda line: line.rank or 0))]
+    numbers = {"timed_out": sorted(r for r in timed_out if r is not None), "first_time_out_at": iso(first.at if first else None)}
+    return Finding(
+        "quiet_log", "quiet_rank", says, ranks=(rank,), hosts=logs.hosts_of((rank,)), explains=tuple(others), numbers=numbers,
+        cites=tuple(cites[:MAX_CITES]),
+    )  # fmt: skip
+
+
+def _disagreement(reports: Sequence[Line]) -> Finding:
+    ranks = sorted({line.rank for line in reports if line.rank is not None})
+    says = f"{ranks_text(ranks)}: the communication library says that two ends disagree on a call ({reports[0].text.strip()[:160]})"
+    numbers = {"reported_by": ranks, "failed_at": iso(reports[0].at)}
+    return Finding("quiet_log", "ends_disagree", says, scope="ends", numbers=numbers, cites=tuple(map(cite_line, reports))[:MAX_CITES])
+
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
