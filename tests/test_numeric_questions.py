@@ -160,7 +160,7 @@ def written(num_ranks: int, num_steps: int, seed: int = 0, **columns: Any) -> di
     norm = rng.uniform(0.4, 0.6, (num_ranks, num_steps)).tolist()
     finite = [[True] * num_steps for _ in range(num_ranks)]
     samples = [[[f"{rank}-{step}"] for step in range(num_steps)] for rank in range(num_ranks)]
-    return rows_of(range(num_ranks), num_steps, loss=loss, grad_norm=norm, is_finite=finite, sample_ids=samples) | columns
+    return rows_of(range(num_ranks), num_steps, loss=loss, grad_norm=norm, is_finite=finite, sample_ids=samples, **columns)
 
 
 def progress_case(data: dict[str, Any], **tables: pl.DataFrame) -> MemoryCase:
@@ -231,6 +231,22 @@ class TestLossAnomaly:
     def test_nothing_written_is_no_sound_loss(self) -> None:
         data = {name: values for name, values in written(4, 20).items() if name not in ("loss", "grad_norm", "is_finite")}
         assert ask(progress_case(data), "loss_anomaly").status == "blind"
+
+
+@pytest.mark.parametrize("question", ["slow_rank", "loss_anomaly", "replica_divergence"])
+def test_all_is_well_only_when_every_rank_was_seen(question: str) -> None:
+    data = written(8, 40, param_checksum=[[f"{rank % 2}-{step}" for step in range(40)] for rank in range(8)])
+    tables = {
+        "rank_progress": TABLES["rank_progress"].frame(data),
+        "steps": timed(pace(1, 8, 40, noise=0.03), num_stages=2).frames["steps"],
+        "ranks": TABLES["ranks"].frame(
+            {"rank": list(range(8)), "tp": [rank % 2 for rank in range(8)], "dp": [rank // 2 for rank in range(8)]}
+        ),
+    }
+    assert ask(MemoryCase(tables), question).status == "clear"
+    lost = {name: frame.filter(pl.col("rank") != 7) if name != "ranks" else frame for name, frame in tables.items()}
+    outcome = ask(MemoryCase(lost), question)
+    assert (outcome.status, "(ranks 7)" in outcome.why) == ("blind", True)
 
 
 class TestLossDivergence:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import polars as pl
 
 from rca.types import Tables
 
-__all__ = ["Replicas", "hosts", "model_peers", "replicas", "stages"]
+__all__ = ["Replicas", "hosts", "model_peers", "replicas", "stages", "unseen"]
 
 # Groups whose members all work on the same layers; world, mp, pp and embedding groups reach across stages.
 _INSIDE_A_STAGE = ("dp", "tp", "cp", "ep", "dp_cp", "tp_cp", "tp_dp", "expert_tp", "expert_dp")
@@ -85,6 +85,15 @@ def model_peers(case: Tables) -> dict[int, frozenset[int]]:
         for rank in members:
             peers[rank] |= set(members) - {rank}
     return {rank: frozenset(others) for rank, others in peers.items() if others}
+
+
+def unseen(case: Tables, ranks: Collection[int]) -> str:
+    """Why "all is well" cannot be said: ranks that maps or groups name and that are not among these; "" = none."""
+    known: set[int] = set()
+    for table in ("ranks", "memberships"):
+        known |= set(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"])
+    missing = sorted(known - set(ranks))
+    return f"{len(missing)} of {len(known)} ranks left none of this (ranks {', '.join(map(str, missing[:8]))})" if missing else ""
 
 
 def _members(case: Tables, kinds: tuple[str, ...]) -> dict[str, list[int]]:

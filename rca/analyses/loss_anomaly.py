@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from rca.analyses._layout import hosts, model_peers
+from rca.analyses._layout import hosts, model_peers, unseen
 from rca.analyses._numbers import SPIKE, judged
 from rca.analyses._step_times import began
 from rca.errors import NotEnoughEvidence
@@ -56,8 +56,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
     states = judged(rows, series="rank", by="step").filter(pl.any_horizontal(pl.col(list(SIGNALS)).is_not_null())).collect()
     if (steps := states["step"].n_unique()) < MIN_STEPS:
         raise NotEnoughEvidence(f"loss or gradient norm of a rank in {steps} steps only")
-    anomaly = _earliest(states)
-    return [_finding(anomaly, states, case)] if anomaly else ()
+    if anomaly := _earliest(states):
+        return [_finding(anomaly, states, case)]
+    if why := unseen(case, states["rank"].unique()):
+        raise NotEnoughEvidence(why)
+    return ()
 
 
 def _earliest(states: pl.DataFrame) -> _Anomaly | None:

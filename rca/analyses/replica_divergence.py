@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rca.analyses._layout import Replicas, hosts, replicas
+from rca.analyses._layout import Replicas, hosts, replicas, unseen
 from rca.analyses._step_times import began
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -58,7 +58,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if splits:
         step = min(split.step for split in splits)
         return [_finding([split for split in splits if split.step == step], rows, case)]
-    if why:
+    if why := why or unseen(case, rows["rank"].unique()):
         raise NotEnoughEvidence(f"the replicas that could be compared agree; {why}")
     return ()
 

@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 
 from rca.analyses._lasting import MIN_LENGTH, Rise, medians, over_peers, rises
-from rca.analyses._layout import hosts, stages
+from rca.analyses._layout import hosts, stages, unseen
 from rca.analyses._step_times import Times, began, cite_step, step_rows, times
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -66,7 +66,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         if slow:
             found.append(_finding("slow_compute", slow, compute, rows, case))
         found += _heavy_stages(compute, stage, {rise.row for rise in slow}, rows)
-    if blind and not found:
+    if not found and (blind := blind or unseen(case, compute.ranks)):
         raise NotEnoughEvidence(blind)
     return found
 
