@@ -15,7 +15,7 @@ __all__ = ["arguments", "run"]
 PACKAGE = "rca.drills"
 SMALL_BUFFER = 64  # recorder entries: eight ranks, three rounds and the logs then fit into 300 kB
 USUAL = {"tp": 2, "pp": 2, "dp": 2}
-ROW = "{fault:19} {seed:>4}  {mark:6}{ranks:22}{cause:44}{layer:28}{action:24}{p:>5} {seconds:>7}"
+ROW = "{fault:19} {seed:>4}  {view:15}{mark:6}{ranks:22}{cause:44}{layer:28}{action:24}{p:>5} {seconds:>7}"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     campaign.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="seeds of every fault (default 0)")
     campaign.add_argument("--faults", nargs="+", metavar="FAULT", help="names from `rca drill list` (default: all)")
+    campaign.add_argument(
+        "--views", nargs="+", default=["whole"], metavar="VIEW", help="parts of the evidence to diagnose (default: whole; `all`)"
+    )
     for live in (run_parser, campaign):
         live.add_argument("--live", action="store_true", help="start real jobs on this machine (torch, py-spy, root)")
         live.add_argument("--small", action="store_true", help="keep it under 300 kB for eight ranks")
@@ -96,28 +99,32 @@ def _run_live(args: argparse.Namespace) -> int:
 def _run_campaign(args: argparse.Namespace) -> int:
     from rca import plugins
     from rca.drills._campaign import run_campaign, totals
+    from rca.drills._views import VIEWS
+    from rca.errors import UsageError
 
-    faults = args.faults or plugins.names(PACKAGE)
-    drills = [_drill(args, fault, seed) for fault in faults for seed in args.seeds]
+    views = VIEWS if args.views == ["all"] else args.views
+    if strange := sorted(set(views) - set(VIEWS)):
+        raise UsageError(f"no view is called {strange[0]!r}: choose of {', '.join(VIEWS)}, or all")
+    drills = [_drill(args, fault, seed) for fault in args.faults or plugins.names(PACKAGE) for seed in args.seeds]
     _demand_live(args)
-    heads = {"seed": "seed", "mark": "mark", "ranks": "first ranks", "p": "p", "seconds": "s"}
-    _print(ROW.format(fault="fault", cause="cause", layer="layer", action="action", **heads))
+    heads = {"mark": "mark", "ranks": "first ranks", "p": "p", "seconds": "s"}
+    _print(ROW.format(fault="fault", seed="seed", view="view", cause="cause", layer="layer", action="action", **heads))
     rows = []
-    diagnose = (sys.executable, "-m", "apps.cli", "diagnose")
-    for row in run_campaign(drills, args.out, diagnose, say=_say):
+    for row in run_campaign(drills, views, args.out, (sys.executable, "-m", "apps.cli", "diagnose"), say=_say):
         rows.append(row)
         _print(_line(row))
     sums = totals(rows)
-    _print(f"\n{sums['runs']} runs: " + ", ".join(f"{sums[key]} {key}" for key in ("right", "open", "wrong", "errors")))
-    for part, counts in sums["parts"].items():
-        _print(f"  {part:12}" + ", ".join(f"{count} {mark}" for mark, count in counts.items()))
-    return 1 if sums["wrong"] or sums["errors"] else 0
+    for name, total in sums.items():
+        _print(f"\n{name}: {total['runs']} answers, " + ", ".join(f"{total[key]} {key}" for key in ("right", "open", "wrong", "errors")))
+        for part, counts in total["parts"].items():
+            _print(f"  {part:12}" + ", ".join(f"{count} {mark}" for mark, count in counts.items()))
+    return 1 if any(total["wrong"] or total["errors"] for total in sums.values()) else 0
 
 
 def _line(row: dict[str, Any]) -> str:
     """Truth against verdict; a part that is not right shows what was wanted after a slash."""
     if row["error"]:
-        return f"{row['fault']:19} {row['seed']:>4}  error {row['error'].splitlines()[0]}"
+        return f"{row['fault']:19} {row['seed']:>4}  {row['view']:15}error {row['error'].splitlines()[0]}"
     verdict, truth, marks = row["verdict"], row["truth"], row["marks"]
 
     def cell(part: str, said: str, wanted: list[str]) -> str:
@@ -125,7 +132,7 @@ def _line(row: dict[str, Any]) -> str:
 
     seconds = sum(row[key] or 0.0 for key in ("capture_s", "diagnose_s"))
     return ROW.format(
-        fault=row["fault"], seed=row["seed"], mark=marks["whole"], p=f"{verdict['probability']:.2f}", seconds=f"{seconds:.1f}",
+        fault=row["fault"], seed=row["seed"], view=row["view"], mark=marks["whole"], p=f"{verdict['probability']:.2f}", seconds=f"{seconds:.1f}",
         ranks=cell("ranks", _ranks(verdict["first_failing"]["ranks"]), [_ranks(truth["first_failing_ranks"])]),
         cause=cell("cause", verdict["cause"], truth["cause"]),
         layer=cell("layer", verdict["layer"], truth["layer"]),

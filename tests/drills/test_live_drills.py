@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import pickle
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from _dumps import load_dump
 
 from apps.verbs import drill as verb
 from rca import plugins
@@ -46,18 +46,6 @@ NUM_HIT = {
 }  # sets of ranks over many seeds, else 8
 
 
-class NoGlobals(pickle.Unpickler):
-    """Refuses every global: a dump is plain containers and numbers."""
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} in a recorder dump")
-
-
-def load_dump(data: bytes) -> dict[str, Any]:
-    dump: dict[str, Any] = NoGlobals(io.BytesIO(data)).load()
-    return dump
-
-
 def processes_of(job_dir: Path) -> list[int]:
     """Pids, zombies left out, whose command line names the job's folder."""
     found = []
@@ -77,8 +65,8 @@ def wait_until_gone(job_dir: Path) -> list[int]:
     return left
 
 
-def small(fault: str, job_dir: Path) -> Drill:
-    layout = Layout(tp=2, pp=1, dp=1)
+def small(fault: str, job_dir: Path, layout: Layout | None = None) -> Drill:
+    layout = layout or Layout(tp=2, pp=1, dp=1)
     return Drill(fault, layout, job_dir=job_dir, num_rounds=2, round_gap_s=1.0, json_rounds=1, is_neutral=True)
 
 
@@ -106,6 +94,56 @@ def test_a_lock_hang_is_captured_and_leaves_no_process(tmp_path: Path) -> None:
     assert "StepLog._rotate" in (out / "stacks" / "round_1" / f"rank_{culprit}.main.txt").read_text()
     assert {row["rc"] for row in index_of(out)} == {0}
     assert {row["role"] for row in index_of(out)} == {"main", "worker0"}
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.live
+def test_a_flipped_bit_shows_in_the_checksums_of_one_replica(tmp_path: Path) -> None:
+    out = tmp_path / "case"
+    run_live(small("bit_flip", tmp_path / "job", Layout(tp=1, pp=1, dp=3)), out)
+    truth = json.loads((out / "truth.json").read_text())
+    (culprit,), step = truth["first_failing_ranks"], truth["what"]["fault_step"]
+    local = {rank: lines_of(out / "timings" / f"local_rank_{rank}.jsonl") for rank in range(3)}
+    sums = {rank: [row["param_crc"] for row in rows[: step + 5]] for rank, rows in local.items()}
+    first, second = (sums[rank] for rank in sums if rank != culprit)
+    assert first == second
+    assert first[:step] == sums[culprit][:step]
+    assert all(mine != theirs for mine, theirs in zip(sums[culprit][step:], first[step:], strict=True))
+    samples = [number for rows in local.values() for row in rows[:5] for number in row["samples"]]
+    assert sorted(samples) == list(range(3 * 5 * 8))
+    for row in lines_of(out / "timings" / "rank_0.jsonl")[1:5]:
+        assert set(row) == {"rank", "step", "t_start_ns", "dur_ms", "phases", "detail"}
+        assert 200 < row["detail"]["fwd_compute"] + row["detail"]["bwd_compute"] <= row["dur_ms"]
+        assert sum(row["phases"].values()) == pytest.approx(row["dur_ms"], rel=0.05, abs=5)
+
+
+@pytest.mark.live
+def test_a_lost_host_leaves_what_it_wrote_before_and_nothing_after(tmp_path: Path) -> None:
+    out = tmp_path / "case"
+    result = run_live(small("host_lost", tmp_path / "job", Layout(tp=2, pp=1, dp=2)), out)
+    truth = json.loads((out / "truth.json").read_text())
+    lost, (host,) = set(truth["first_failing_ranks"]), truth["hosts"]
+    left = {0, 1, 2, 3} - lost
+    assert lost in ({0, 1}, {2, 3})
+    assert set(result.dumped) == left
+    assert {row["rank"] for row in index_of(out)} == left
+    assert "exitcode" not in (out / "logs" / f"{host}.agent.log").read_text()
+    assert all("Traceback" not in (out / "logs" / f"rank_{rank}.stderr.log").read_text() for rank in lost)
+    assert any("collective failed" in (out / "logs" / f"rank_{rank}.stderr.log").read_text() for rank in left)
+    assert {len(lines_of(out / "timings" / f"rank_{rank}.jsonl")) >= truth["what"]["fault_step"] for rank in range(4)} == {True}
+
+
+@pytest.mark.live
+def test_a_planned_stop_leaves_its_reason_and_no_process_to_ask(tmp_path: Path) -> None:
+    out = tmp_path / "case"
+    result = run_live(small("planned_stop", tmp_path / "job"), out)
+    assert result.dumped == ()
+    assert sorted(path.name for path in out.iterdir()) == ["kernel", "logs", "timings", "topology.json", "truth.json"]
+    agent = (out / "logs" / "host-a.agent.log").read_text()
+    assert 0 < agent.index(" operator: ") < agent.index("Received 15 death signal")
 
 
 @pytest.mark.live
