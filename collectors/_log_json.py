@@ -8,9 +8,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from collectors._log_prefix import Line, parse
+from collectors._log_prefix import Line, parse, plain_host
 
 __all__ = ["message_of", "object_of"]
+
+MAX_LINES = 5000  # of one message
 
 _MESSAGE: Final = ("message", "msg", "log", "text")
 _TIME: Final = ("time", "timestamp", "ts", "@timestamp", "asctime", "datetime")
@@ -31,27 +33,29 @@ def object_of(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def message_of(entry: Mapping[str, Any], number: int) -> Line | None:
-    """The line that an object wraps, with what the object's own fields say of clock, level, rank and host; None where it wraps none."""
+def message_of(entry: Mapping[str, Any], number: int) -> list[Line]:
+    """The lines that an object wraps, with what its own fields say of clock, level, rank and host; none where it wraps no message."""
     text = next((entry[key] for key in _MESSAGE if isinstance(entry.get(key), str)), None)
     if text is None:
-        return None
+        return []
+    first, *further = text.rstrip("\n").split("\n", MAX_LINES)
     stamp = next((entry[key] for key in _TIME if isinstance(entry.get(key), str)), "")
     level = next((entry[key] for key in _LEVEL if isinstance(entry.get(key), str)), "")
     outer = parse(f"{stamp} {level.upper()} ", number)
-    line = parse(text.rstrip("\n"), number)
+    line = parse(first, number)
     rank = next((entry[key] for key in _RANK if isinstance(entry.get(key), int) and not isinstance(entry[key], bool)), None)
     host = next((entry[key] for key in _HOST if isinstance(entry.get(key), str) and entry[key]), None)
     count = next((entry[key] for key in _TIME if isinstance(entry.get(key), int | float) and not isinstance(entry[key], bool)), None)
-    return replace(
+    line = replace(
         line,
         at=outer.at or line.at or _instant(count),
         local=outer.local or line.local,
         level=outer.level or line.level,
         rank=rank if rank is not None and rank >= 0 else line.rank,
-        host=host.lower().split(".")[0] if host else line.host,
+        host=plain_host(host) if host else line.host,
         is_bare=False,
     )
+    return [line, *(replace(line, text=part) for part in further)]
 
 
 def _instant(count: float | None) -> datetime | None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from collectors._log_prefix import Line, local_stamp
+from collectors._log_lines import holds
+from collectors._log_prefix import Line, local_stamp, plain_host
 from collectors._log_signatures import Sighting, signal_name, signal_of_exit
 
 __all__ = ["WORDS", "Block", "Launcher", "begins_block", "processes"]
@@ -29,17 +30,18 @@ WORDS: Final = (
         "completed",
         "is done",
     ),
-    *("exits success", "exit success", "worker start", "workers", "starting worker", " pid", "(pid"),
+    *("exits success", "exit success", "exiting program", "worker start", "workers", "starting worker", " pid", "(pid"),
 )
 
 _FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?\d{1,6})\)")
 _SENDING: Final = re.compile(r"(?:Sending|Closing) process (?P<pid>\d{1,9}) (?:closing signal|via signal) (?P<signal>SIG\w+)")
 _KILLING: Final = re.compile(r"Killing subprocess (?P<pid>\d{1,9})")  # DeepSpeed's launcher, after one of them failed
 _RETURNED: Final = re.compile(r"exits with return code = (?P<code>-?\d{1,6})")
+_DIED: Final = re.compile(r"(?i)\bprocess with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,6})")  # Lightning's
 _FINISHED: Final = re.compile(
-    r"(?i)\bworkers?\b.{0,80}\b(?:finished|completed|exited (?:normally|cleanly)|succeeded)\b(?!.{0,40}\bfail)"
+    r"(?i)\bworkers?\b.{0,80}\b(?:finished|succeeded|exited (?:normally|cleanly))\s*(?:$|[.!;,(]|successfully)"
     r"|^\s*all workers done|\bworker group successfully finished|^\s*(?:training|run|job) (?:has )?(?:finished|completed|is done|done)\b"
-    r"|^\s*\[after training is done\]|exits? successfully"
+    r"|^\s*\[?(?:after training is done|exiting program (?:at|after))|\bexits? successfully"
 )
 _STARTED: Final = re.compile(
     r"(?i)\b(?:started|starting|launching|launched|spawned) (?:\d{1,7} )?workers?\b|\bstarting worker group|^\s*worker start(?:s|ed)?\b"
@@ -52,6 +54,7 @@ _HOST: Final = re.compile(r"(?i)(?:\bhost(?:name)?|\bon node)\s?[:=]?\s?(?P<host
 _BLOCK: Final = re.compile(r"^\s*(?P<kind>Failures:|Root Cause \(first observed failure\):)")
 _FIELD: Final = re.compile(r"^\s*(?P<name>time|host|rank|exitcode|error_file|traceback) *: (?P<value>.*)$")
 _ENTRY: Final = re.compile(r"^\s*\[\d{1,7}\]:\s*$|^\s*<NO_OTHER_FAILURES>")
+_STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d")
 _RULE: Final = re.compile(r"^\s*[-=]{8,}\s*$")
 _TERMINATED: Final = signal.SIGTERM.name
 
@@ -92,13 +95,13 @@ class Block:
         numbers = {name: re.match(r"-?\d{1,9}", entry.get(name, "")) for name in ("rank", "exitcode")}
         pid = _PID.search(entry.get("exitcode", ""))
         date, _, time = entry.get("time", "").partition("_")
-        stamp = local_stamp(date, time) if re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d", entry.get("time", "")) else None
+        stamp = local_stamp(date, time) if _STAMP.fullmatch(entry.get("time", "")) else None
         host = re.match(r"[A-Za-z][\w.-]{0,62}$", entry.get("host", ""))
         return replace(at, local=stamp or at.local), {
             "rank": int(numbers["rank"][0]) if numbers["rank"] else None,
             "exit_code": int(numbers["exitcode"][0]) if numbers["exitcode"] else None,
             "pid": int(pid["pid"]) if pid else None,
-            "host": host[0].lower().split(".")[0] if host else None,
+            "host": plain_host(host[0]) if host else None,
             "message": "; ".join(f"{name} {value}" for name, value in entry.items()),
         }
 
@@ -113,15 +116,17 @@ class Launcher:
     def sees(self, line: Line) -> list[Sighting]:
         """What one line of a launcher, or of a worker at its start or end, says; [] where it says nothing of the kind."""
         text = line.text
-        if found := _FAILED.search(text) or _RETURNED.search(text):
+        if not holds(text, WORDS):
+            return []
+        if found := _FAILED.search(text) or _RETURNED.search(text) or _DIED.search(text):
             return list(self.failure(self._who(text) | {"exit_code": int(found["code"])}))
         if found := _SENDING.search(text) or _KILLING.search(text):
             self.signalled.add(int(found["pid"]))
             return [Sighting("elastic_sigterm_victim", {"pid": int(found["pid"])})]
-        if "finished" in text.lower() or _FINISHED.search(text):
-            if not self._is_good_end(text):
-                return []
-            return [Sighting("worker_finished", self._who(text))]
+        if line.level in ("warning", "error"):
+            return []
+        if _FINISHED.search(text):  # a worker's own end counts always, that of all of them only where none has failed before
+            return [Sighting("worker_finished", self._who(text))] if not self.has_failed or _RANK.search(text) else []
         if _STARTED.search(text):
             return [Sighting("worker_started", self._who(text))]
         return []
@@ -139,10 +144,6 @@ class Launcher:
         if name:
             yield Sighting("process_signal", fields | {"signal": signal_name(name)})
 
-    def _is_good_end(self, text: str) -> bool:
-        """A worker's own end counts always; that of all of them only where none has failed before."""
-        return bool(_FINISHED.search(text)) and (not self.has_failed or _RANK.search(text) is not None)
-
     def _who(self, text: str) -> dict[str, Any]:
         """The worker that a line names: global rank, pid and host, as far as they are given."""
         fields: dict[str, Any] = {}
@@ -151,7 +152,7 @@ class Launcher:
         if found := _PID.search(text):
             fields["pid"] = int(found["pid"])
         if found := _HOST.search(text):
-            fields["host"] = found["host"].lower().split(".")[0]
+            fields["host"] = plain_host(found["host"])
         return fields
 
 

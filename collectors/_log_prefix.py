@@ -7,58 +7,63 @@ Only a global rank is a `rank`; the rank inside a process group goes to `group_r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
-__all__ = ["Line", "local_stamp", "parse", "pieces"]
+__all__ = ["Line", "local_stamp", "parse", "pieces", "plain_host"]
 
 MAX_PREFIXES = 12
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BAR: Final = re.compile(r"\d+/\d+ \[\d[\d:]*<[^\]]{0,400}\]")
 _LEVELS: Final = {
-    **dict.fromkeys(("debug", "d", "v", "trace"), "debug"),
-    **dict.fromkeys(("info", "i", "notice"), "info"),
-    **dict.fromkeys(("warning", "warn", "w"), "warning"),
-    **dict.fromkeys(("error", "err", "critical", "fatal", "e", "f", "c"), "error"),
+    **dict.fromkeys(("DEBUG", "TRACE", "D", "V"), "debug"),
+    **dict.fromkeys(("INFO", "NOTICE", "I"), "info"),
+    **dict.fromkeys(("WARNING", "WARN", "W"), "warning"),
+    **dict.fromkeys(("ERROR", "CRITICAL", "FATAL", "E", "F", "C"), "error"),
 }
 _MONTH_NAMES: Final = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
-_MONTHS: Final = {name: at for at, name in enumerate(_MONTH_NAMES.split("|"), 1)}
+_MONTHS: Final = {name: f"{at:02d}" for at, name in enumerate(_MONTH_NAMES.split("|"), 1)}
 _WORD: Final = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL"
+_DAY: Final = r"(?:0[1-9]|1[0-2])[-/](?:0[1-9]|[12]\d|3[01])"
+_TIME: Final = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-6]\d"
+_FRACTION: Final = r"(?:[.,](\d{1,9}))?"
+_END: Final = r"[\])\"]?:?(?: -(?= ))?"
+_FORMS: Final = (  # name and pattern; what the groups of each hold is said in `parse`
+    ("iso", rf"(?:time|ts)?=?[\[(\"]?(\d{{4}}[-/]{_DAY})[T _]({_TIME}){_FRACTION}( ?(?:Z|UTC)\b| ?[+-]\d\d:?\d\d(?!\d))?{_END}"),
+    ("glog", rf"\[?([DIWEFCV])(\d{{8}}|\d{{3,4}}) ({_TIME}){_FRACTION}(?: +\d{{1,9}})?(?: +[^\s\]]{{1,200}}:\d+\])?"),
+    ("at_host", r"\[([A-Za-z][\w.-]{0,62})\](?= ?\[(?i:rank) ?\d)"),
+    ("rank", r"[\[(](?i:(?:global[_ ])?rank)[ _:=]{0,2}(\d{1,7})[\])]:?|RANK (\d{1,7}) -(?= )"),
+    ("group", r"\[PG (?:ID )?([^\s\]]{1,20})(?: PG GUID ?([^\s\]]{0,200}))? {1,2}Rank (\d{1,7})\]"),
+    ("level", rf"[\[(]?({_WORD})[\])]?(?:\s?[-:|])?(?=\s|$)|({_WORD}):[\w.]{{1,100}}:|\[([DIWEF]) [\w./-]{{1,100}}:\d+\]"),
+    ("us", rf"\[?({_DAY})(?:/(\d{{4}}))? ({_TIME}){_FRACTION}(?: [\w.]+\])?{_END}"),
+    ("nccl", r"([A-Za-z][\w.-]{0,62}):(\d{1,9}):\d{1,9} \[\d{1,4}\]"),
+    ("syslog", rf"({_MONTH_NAMES}) {{1,2}}([12]\d|3[01]|0?[1-9]) ({_TIME}) ([\w.-]{{1,63}})(?= )"),
+    ("clock", rf"\[?({_TIME}){_FRACTION}\]?(?: -(?= ))?"),
+    ("program", r"(?:agent|launcher|torchrun|submitit)(?:\[\d{1,9}\])?:?(?= )"),
+    ("place", r"\[[a-z_]{1,20}\d{1,6}\]:|\[pod/[^\]\s]{1,200}\]|\[[\w./-]{1,100}\.py:\d+(?::\w+)?\]"),
+    ("logger", rf"(?:- )?[\w.]{{1,80}} - (?=(?:{_WORD}|RANK) ?)"),
+    ("logfmt", r'(?:level|lvl)="?([A-Za-z]{4,8})"? (?:msg|message)="?'),
+    ("quote", r"[|>](?= )"),
+)
 _NO_HOST: Final = (
     r"(?!(?:rank|step|epoch|iter|iteration|gpu|cuda|layer|stage|worker|frame|python|attempt|error|local_rank|libc|lib)[\d.]*:)"
 )
-_ANYWHERE: Final = (
-    r"[\[(]?(?P<date>\d{4}[-/]\d\d[-/]\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<frac>\d{1,9}))?"
-    r"(?P<zone> ?(?:Z|UTC)\b| ?[+-]\d\d:?\d\d(?!\d))?[\])]?:?(?: -(?= ))?",
-    r"\[?(?P<us>\d\d/\d\d)(?:/(?P<us_year>\d{4}))? (?P<us_time>\d\d:\d\d:\d\d)(?:[.,](?P<us_frac>\d{1,9}))?(?: [\w.]+\])?\]?:?(?: -(?= ))?",
-    r"\[?(?P<glog>[DIWEFCV])(?P<glog_date>\d{8}|\d{3,4}) (?P<glog_time>\d\d:\d\d:\d\d)(?:\.(?P<glog_frac>\d{1,9}))?"
-    r"(?: +(?P<glog_pid>\d{1,9}))?(?: +[^\s\]]{1,200}:\d+\])?",
-    r"\[(?P<letter>[DIWEF]) [\w./-]{1,100}:\d+\]",
-    r"\[(?P<at_host>[A-Za-z][\w.-]{0,62})\](?= ?\[(?i:rank) ?\d)",
-    r"[\[(](?i:(?:global[_ ])?rank)[ _:=]{0,2}(?P<rank>\d{1,7})[\])]:?",
-    r"RANK (?P<word_rank>\d{1,7}) -(?= )",
-    r"\[PG (?:ID )?(?P<pg>[^\s\]]{1,20})(?: PG GUID ?(?P<guid>[^\s\]]{0,200}))? {1,2}Rank (?P<group_rank>\d{1,7})\]",
-    r"(?P<nccl_host>[A-Za-z][\w.-]{0,62}):(?P<nccl_pid>\d{1,9}):\d{1,9} \[\d{1,4}\]",
-    rf"(?P<month>{_MONTH_NAMES}) {{1,2}}(?P<day>\d{{1,2}}) (?P<sys_time>\d\d:\d\d:\d\d) "
-    r"(?P<sys_host>[\w.-]{1,63})(?= )",
-    r"\[?(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<clock_frac>\d{1,9}))?\]?(?: -(?= ))?",
-    rf"(?P<colon_level>{_WORD}):[\w.]{{1,100}}:",
-    rf"[\[(]?(?P<level>{_WORD})[\])]?(?:\s?[-:|])?(?=\s|$)",
-    r"(?:agent|launcher|torchrun|submitit)(?:\[\d{1,9}\])?:?(?= )",
-    r"\[[a-z_]{1,20}\d{1,6}\]:|\[pod/[^\]\s]{1,200}\]|\[[\w./-]{1,100}\.py:\d+(?::\w+)?\]",
-    rf"(?:- )?[\w.]{{1,80}} - (?=(?:{_WORD}|RANK) ?)",
-    r"[|>](?= )",
+_FIRST_FORMS: Final = (  # only at the beginning of a line
+    ("number", r"\[\d{1,9}\](?= )"),  # of an editor; device of NCCL
+    ("label", r"(\d{1,6}):(?= )"),  # srun --label, mpirun
+    ("shell_host", rf"{_NO_HOST}([a-z](?:[a-z_]|[\w.]*-)[\w.-]{{0,60}}\d[\w-]{{0,20}}|[a-z]\d{{2,6}}):(?= )"),  # pdsh, DeepSpeed
 )
-_AT_START: Final = (
-    r"\[\d{1,9}\](?= )",  # number of an editor, device of NCCL
-    r"(?P<label>\d{1,6}):(?= )",  # srun --label, mpirun
-    rf"{_NO_HOST}(?P<shell_host>[a-z](?:[a-z_]|[\w.]*-)[\w.-]{{0,60}}\d[\w-]{{0,20}}|[a-z]\d{{2,6}}):(?= )",  # pdsh, DeepSpeed's launcher
-)
-_PREFIX: Final = re.compile("|".join(_ANYWHERE))
-_START: Final = re.compile("|".join(_AT_START))
-_BLANK: Final = re.compile(r"[ \t]*")
+
+
+def _compiled(forms: Sequence[tuple[str, str]]) -> re.Pattern[str]:
+    return re.compile("[ \t]*(?:" + "|".join(f"(?P<{name}>{pattern})" for name, pattern in forms) + ")")
+
+
+_PREFIX: Final = _compiled(_FORMS)
+_FIRST: Final = _compiled((*_FORMS, *_FIRST_FORMS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,83 +107,83 @@ def pieces(raw: str) -> Iterator[str]:
 def parse(raw: str, number: int) -> Line:
     """A line without its prefixes. `raw` is one of `pieces`, `number` its physical line."""
     at = local = level = host = None
-    rank: int | None = None
-    label: int | None = None
-    group_rank = pid = None
+    rank = label = group_rank = pid = None
     place = 0
     for count in range(MAX_PREFIXES):
-        blank = _BLANK.match(raw, place)
-        begin = blank.end() if blank else place
-        found = _PREFIX.match(raw, begin) or (_START.match(raw, begin) if count < 2 else None)
-        if not found or found.end() == begin:
+        found = (_FIRST if count < 2 else _PREFIX).match(raw, place)
+        if not found:
             break
-        said = {name: value for name, value in found.groupdict().items() if value}
+        form = str(found.lastgroup)
         place = found.end()
-        if stamp := _stamp(said):
-            local = local or stamp[0]
-            at = at or stamp[1]
-        letter = said.get("level") or said.get("colon_level") or said.get("glog") or said.get("letter")
-        level = level or (_LEVELS.get(letter.lower()) if letter else None)
-        name = next((said[key] for key in ("at_host", "nccl_host", "sys_host", "shell_host") if key in said), None)
-        host = host or (_host(name) if name else None)
-        pid = pid or (int(said["nccl_pid"]) if "nccl_pid" in said else None)
-        if "label" in said:
-            label = int(said["label"])
-        if number_said := said.get("rank") or said.get("word_rank"):
+        said = _groups(found, form)
+        stamp: str | None = None
+        if form == "iso":
+            stamp = local_stamp(str(said[0]), str(said[1]), said[2])
+            at = at or (_instant(stamp, said[3].strip()) if said[3] else None)
+        elif form == "glog":  # month and day without a separator, the month without a leading zero
+            level = level or _LEVELS[str(said[0])]
+            stamp = _glog_stamp(str(said[1]), str(said[2]), said[3])
+        elif form == "us":
+            stamp = local_stamp(f"{said[1]}-{said[0]}" if said[1] else str(said[0]), str(said[2]), said[3])
+        elif form == "syslog":
+            stamp = local_stamp(f"{_MONTHS[str(said[0])]}-{int(str(said[1])):02d}", str(said[2]))
+            host = host or plain_host(str(said[3]))
+        elif form == "clock":
+            stamp = local_stamp("", str(said[0]), said[1])
+        elif form == "level":
+            level = level or _LEVELS[str(said[0] or said[1] or said[2])]
+        elif form == "logfmt":
+            level = level or _LEVELS.get(str(said[0]).upper())
+        elif form == "rank":
             if rank is None:
-                rank = int(number_said)
+                rank = int(said[0] or said[1] or 0)
             else:
-                group_rank = int(number_said)
-        if "group_rank" in said:
-            group_rank = int(said["group_rank"])
-            if rank is None and (said["pg"] == "0" or "default_pg" in said.get("guid", "")):
+                group_rank = int(said[0] or said[1] or 0)
+        elif form == "group":
+            group_rank = int(said[2] or 0)
+            if rank is None and (said[0] == "0" or "default_pg" in (said[1] or "")):
                 rank = group_rank  # the default group is the whole job
-    rank = label if rank is None else rank
-    return Line(number, raw[place:], at, local, level, rank, group_rank, host, pid, place == 0)
+        elif form == "nccl":
+            host, pid = host or plain_host(str(said[0])), int(said[1] or 0)
+        elif form in ("at_host", "shell_host"):
+            host = host or plain_host(str(said[0]))
+        elif form == "label":
+            label = int(said[0] or 0)
+        local = local or stamp
+    return Line(number, raw[place:], at, local, level, label if rank is None else rank, group_rank, host, pid, place == 0)
 
 
-def _host(name: str) -> str:
-    """Lower-case first label; an address stays whole."""
+def _groups(found: re.Match[str], form: str) -> Sequence[str | None]:
+    """The groups inside the form that matched."""
+    first = found.re.groupindex[form]
+    return found.groups()[first : first + _NUM_GROUPS[form]]
+
+
+_NUM_GROUPS: Final = {name: re.compile(pattern).groups for name, pattern in (*_FORMS, *_FIRST_FORMS)}
+
+
+@lru_cache(maxsize=1024)
+def plain_host(name: str) -> str:
+    """A host's lower-case first label; an address stays whole."""
     lowered = name.lower()
     return lowered if lowered.replace(".", "").isdigit() else lowered.split(".")[0]
 
 
-def local_stamp(date: str, time: str, frac: str | None = None) -> str | None:
-    """A printed date (any separators; or "") and time as the tables hold it; None where there is no such day or time."""
-    hour, minute, second = (int(part) for part in time.split(":"))
-    parts = [int(part) for part in re.split(r"[-/]", date)] if date else []
-    if hour > 23 or minute > 59 or second > 60 or (parts and not (1 <= parts[-2] <= 12 and 1 <= parts[-1] <= 31)):
-        return None
-    day = "-".join(f"{part:02d}" for part in parts)
-    return f"{day}{'T' if day else ''}{time}{f'.{frac[:6]}' if frac else ''}"
+def local_stamp(date: str, time: str, fraction: str | None = None) -> str:
+    """A printed date (`YYYY-MM-DD`, `MM-DD`, slashes too, or "") and time of day as the tables hold it; at most microseconds."""
+    day = f"{date.replace('/', '-')}T" if date else ""
+    return f"{day}{time}.{fraction[:6]}" if fraction else f"{day}{time}"
 
 
-def _stamp(said: dict[str, str]) -> tuple[str, datetime | None] | None:
-    """The printed stamp of one prefix, and the instant where it has a zone."""
-    if "date" in said:
-        local = local_stamp(said["date"], said["time"], said.get("frac"))
-        return (local, _instant(local, said.get("zone", ""))) if local else None
-    if "us" in said:
-        date = f"{said['us_year']}/{said['us']}" if "us_year" in said else said["us"]
-        local = local_stamp(date, said["us_time"], said.get("us_frac"))
-    elif "glog" in said:
-        digits = said["glog_date"]  # month and day without a separator, the month without a leading zero
-        date = f"{digits[:4]}-{digits[4:6]}-{digits[6:]}" if len(digits) == 8 else f"{digits[:-2]}-{digits[-2:]}"
-        local = local_stamp(date, said["glog_time"], said.get("glog_frac"))
-    elif "month" in said:
-        local = local_stamp(f"{_MONTHS[said['month']]}-{said['day']}", said["sys_time"])
-    elif "clock" in said:
-        local = local_stamp("", said["clock"], said.get("clock_frac"))
-    else:
+def _glog_stamp(digits: str, time: str, fraction: str | None) -> str | None:
+    year, month, day = digits[:-4] if len(digits) == 8 else "", int(digits[-4:-2]), int(digits[-2:])
+    if not (1 <= month <= 12 and 1 <= day <= 31):
         return None
-    return (local, None) if local else None
+    return local_stamp(f"{year}{'-' if year else ''}{month:02d}-{day:02d}", time, fraction)
 
 
 def _instant(local: str, zone: str) -> datetime | None:
-    """A full local stamp with its zone as an instant in UTC; None without a zone or where the calendar has no such day."""
-    zone = zone.strip()
-    if not zone:
-        return None
+    """A full local stamp with its zone as an instant in UTC; None where the calendar has no such day."""
     try:
         at = datetime.fromisoformat(local).replace(tzinfo=UTC)
         if zone in ("Z", "UTC"):

@@ -12,40 +12,36 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from collectors._log_lines import holds
 from collectors._log_prefix import Line
 
 __all__ = ["WORDS", "of_json", "of_text"]
 
 WORDS: Final = ("loss", "iteration", "step=", "step:", "s/it", "it/s")
-_NUMBER: Final = r"(?P<value>[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|inf(?:inity)?\b))"
-_GAP: Final = r"['\"]?\s{0,4}[:=]?\s{0,12}\[?"
-
-
-def _named(names: str, *, ahead: str = r"(?<![\w/])", behind: str = r"(?![\w])") -> re.Pattern[str]:
-    return re.compile(rf"(?i){ahead}(?:{names}){_GAP}{_NUMBER}{behind}")
-
-
-_STEP: Final = tuple(
-    re.compile(rf"(?i)(?<![\w])(?:{name})['\"]?\s{{0,4}}[:=#]?\s{{0,12}}(?P<value>\d[\d,]{{0,18}})(?:\.0+)?(?![\w.+])")
-    for name in ("global[_ ]step", "iteration|iter", "step", "batch")
+_NUMBER: Final = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|inf(?:inity)?\b)"
+_PAIR: Final = re.compile(  # a name of one to five words, perhaps a unit, and a number
+    rf"(?i)(?<![\w/])(?P<name>[a-z_][a-z_/]{{0,40}}(?: [a-z_/]{{1,20}}){{0,4}})(?: \((?P<unit>ms|s)\))?['\"]?\s{{0,4}}[:=#]?\s{{0,12}}"
+    rf"\[?(?P<value>{_NUMBER})(?P<behind>%| ?ms\b|s\b)?(?![\w])"
 )
-_LOSS: Final = tuple(_named(name) for name in (r"lm[ _]loss", r"reduced_train_loss", r"train(?:ing)?[_/ ]loss", r"loss"))
-_GRAD: Final = _named(r"grad(?:ient)?[ _]norm")
-_RATE: Final = _named(r"lr|learning[ _]rate")
-_EPOCH: Final = _named(r"epoch")
-_TOKENS: Final = (_named(r"consumed[ _]tokens|tokens[ _]total|total[ _]tokens"), _named(r"consumed[ _]samples"))
-_PER_GPU: Final = _named(r"tps")
-_MFU: Final = re.compile(r"(?i)(?<!\w)mfu['\"]?\s{0,4}[:=]?\s{0,4}(?P<value>\d{1,3}(?:\.\d+)?)(?P<percent>%)?")
-_TOOK: Final = re.compile(
-    r"(?i)(?:(?<!\w)(?:elapsed(?: time)?(?: per iteration)?|(?:step|iter(?:ation)?)[ _]time)[ _]?\(?(?P<unit>ms|s)?\)?\s{0,4}[:=]\s{0,4}"
-    r"(?P<value>\d+(?:\.\d+)?)\s?(?P<unit_behind>ms|s)?(?!\w)|\| {0,4}(?P<bare>\d+(?:\.\d+)?) ?ms\s*$)"
-)
-_SKIPPED: Final = re.compile(r"(?i)number of skipped iterations:\s{0,6}(?P<value>\d+)")
+_NAMES: Final = {  # as printed, in lower case and with blanks for underscores; the first name of a column that a line holds counts
+    "step": ("global step", "iteration", "iter", "step", "batch"),
+    "epoch": ("epoch",),
+    "loss": ("lm loss", "reduced train loss", "train loss", "training loss", "train/loss", "total loss", "avg loss", "mean loss", "loss"),
+    "grad_norm": ("grad norm", "gradient norm", "grad/norm", "train/grad norm", "global grad norm"),
+    "learning_rate": ("lr", "learning rate", "train/lr"),
+    "tokens_total": ("consumed tokens", "total tokens", "tokens total", "consumed samples"),
+    "tokens_per_s_per_gpu": ("tps",),
+    "mfu_ratio": ("mfu",),
+    "logged_step_s": ("elapsed time per iteration", "elapsed ms", "elapsed", "step time", "iter time", "iteration time"),
+    "is_skipped": ("number of skipped iterations",),
+}
+_COLUMN: Final = {name: (column, place) for column, names in _NAMES.items() for place, name in enumerate(names)}
+_LAST_WORD: Final = frozenset({"step", "iteration", "epoch", "batch"})  # also behind other words: "finished step 12"
+_BARE_MS: Final = re.compile(r"\| {0,4}(\d{1,12}(?:\.\d{1,9})?) ?ms$")
 _BAR: Final = re.compile(
-    r"^(?P<name>[^|%]{0,60}?):?\s{0,4}\d{1,3}%\|[^|]{0,400}\|\s{0,8}(?P<step>\d+)/\d+ \[[^\]<]{1,20}<[^,\]]{1,20}, {0,4}[\d.?]+ ?(?P<rate>s/it|it/s)"
+    r"^(?P<name>[^|%]{0,60}?):?\s{0,4}\d{1,3}%\|[^|]{0,400}\|\s{0,8}(?P<step>\d{1,15})/\d+ \[[^\]<]{1,20}<[^,\]]{1,20}, {0,4}[\d.?]+ ?(?:s/it|it/s)"
 )
 _TRAINING_BAR: Final = re.compile(r"(?i)^(?:epoch|train|step|iter)|^$")
-_DEEPSPEED: Final = re.compile(r"(?<![\w])step=\d+, skipped=\d+")
 
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "step": ("step", "iteration", "global_step", "iter", "train_step", "train/step", "train/global_step", "_step"),
@@ -66,28 +62,67 @@ _LATEST_S: Final = 4e9  # seconds since 1970 of a year that no log is from; larg
 
 def of_text(line: Line) -> dict[str, Any] | None:
     """Columns of `progress` of a line that tells of a finished step; None where it does not."""
-    text = line.text
-    bar = _BAR.match(text.lstrip()) if "%|" in text else None
-    row = {
-        "step": _step(text),
-        "epoch": _number(_EPOCH, text),
-        "learning_rate": _number(_RATE, text),
-        "tokens_per_s_per_gpu": _number(_PER_GPU, text),
-        "tokens_total": next((int(n) for regex in _TOKENS if (n := _number(regex, text)) is not None), None),
-    }
-    values = {"loss": next((m["value"] for r in _LOSS if (m := r.search(text))), None), "grad_norm": _said(_GRAD, text)}
-    if bar and row["step"] is None and (_TRAINING_BAR.match(bar["name"].strip()) or values["loss"]):
-        row["step"] = int(bar["step"])
-    took = _took(text)
-    is_dict = text.lstrip().startswith("{'") and values["loss"] is not None
-    has_measure = values["loss"] is not None or values["grad_norm"] is not None or took is not None
-    if not (is_dict or (row["step"] is not None and (has_measure or bar or _DEEPSPEED.search(text)))):
+    text = line.text.strip()
+    if not holds(text, WORDS):
         return None
-    if (skipped := _SKIPPED.search(text)) is not None:
-        row["is_skipped"] = int(skipped["value"]) > 0
-    if (mfu := _MFU.search(text)) is not None:
-        row["mfu_ratio"] = float(mfu["value"]) / (100 if mfu["percent"] else 1)
-    return row | _measures(values) | {"logged_step_s": took, "ended_at": line.at, "ended_at_local": line.local}
+    said = _said(text)
+    bar = _BAR.match(text) if "%|" in text else None
+    step = _whole(said.get("step", ""))
+    if bar and step is None and ("loss" in said or _TRAINING_BAR.match(bar["name"].strip())):
+        step = int(bar["step"])
+    took = said.get("logged_step_s") or next((f"{found[1]}ms" for found in (_BARE_MS.search(text),) if found), None)
+    if not (said.keys() & {"loss", "grad_norm"} or (took and step is not None) or bar or text.startswith("step=")):
+        return None
+    if step is None and not (text.startswith("{'") and "loss" in said):  # the HF Trainer counts epochs
+        return None
+    tokens = _finite(_float(said.get("tokens_total")))
+    mfu = said.get("mfu_ratio", "")
+    is_told = [number for name in ("loss", "grad_norm") if name in said for number in (_float(said[name]),)]
+    return {
+        "step": step,
+        "epoch": _finite(_float(said.get("epoch"))),
+        "loss": _finite(_float(said.get("loss"))),
+        "grad_norm": _finite(_float(said.get("grad_norm"))),
+        "is_finite": all(number is not None and math.isfinite(number) for number in is_told) if is_told else None,
+        "learning_rate": _finite(_float(said.get("learning_rate"))),
+        "tokens_total": int(tokens) if tokens is not None else None,
+        "tokens_per_s_per_gpu": _finite(_float(said.get("tokens_per_s_per_gpu"))),
+        "mfu_ratio": _scaled(mfu, "%", 100),
+        "is_skipped": said["is_skipped"].strip() != "0" if "is_skipped" in said else None,
+        "logged_step_s": _scaled(took or "", "ms", 1000),
+        "ended_at": line.at,
+        "ended_at_local": line.local,
+    }
+
+
+def _said(text: str) -> dict[str, str]:
+    """Column -> number as printed, its unit (ms, %) behind it."""
+    found: dict[str, tuple[int, str]] = {}
+    for pair in _PAIR.finditer(text):
+        name = pair["name"].lower().replace("_", " ").strip()
+        if (known := _COLUMN.get(name)) is None and (last := name.rpartition(" ")[2]) in _LAST_WORD:
+            known = _COLUMN[last]
+        if known is None:
+            continue
+        column, place = known
+        value = pair["value"]
+        if column == "step" and _whole(value) is None:
+            continue  # rounded, as bars do
+        if column not in found or place < found[column][0]:
+            unit = pair["unit"] or pair["behind"] or ("ms" if name.endswith(" ms") else "")
+            found[column] = place, value + unit.strip() if column in ("mfu_ratio", "logged_step_s") else value
+    return {column: value for column, (_, value) in found.items()}
+
+
+def _whole(value: str) -> int | None:
+    """A count as printed, also with commas or as 564.0; None for what is none."""
+    number, _, rest = value.replace(",", "").partition(".")
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 16 and not rest.strip("0") else None
+
+
+def _scaled(value: str, unit: str, per_unit: int) -> float | None:
+    number = _finite(_float(value.removesuffix(unit).removesuffix("s")))
+    return number / per_unit if number is not None and value.endswith(unit) else number
 
 
 def of_json(entry: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -111,19 +146,6 @@ def of_json(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _step(text: str) -> int | None:
-    return next((int(m["value"].replace(",", "")) for regex in _STEP if (m := regex.search(text)) and len(m["value"]) < 16), None)
-
-
-def _said(regex: re.Pattern[str], text: str) -> str | None:
-    found = regex.search(text)
-    return found["value"] if found else None
-
-
-def _number(regex: re.Pattern[str], text: str) -> float | None:
-    return _finite(_float(_said(regex, text)))
-
-
 def _float(value: Any) -> float | None:
     """A number, also printed with commas or as NaN; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -136,22 +158,6 @@ def _float(value: Any) -> float | None:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) and abs(value) < 1e18 else None
-
-
-def _measures(values: Mapping[str, str | None]) -> dict[str, Any]:
-    numbers = {name: _float(value) for name, value in values.items() if value is not None}
-    finite = all(number is not None and math.isfinite(number) for number in numbers.values())
-    return {name: _finite(number) for name, number in numbers.items()} | {"is_finite": finite if numbers else None}
-
-
-def _took(text: str) -> float | None:
-    """Duration of the step as printed, s."""
-    found = _TOOK.search(text)
-    if not found:
-        return None
-    if found["bare"]:
-        return float(found["bare"]) / 1000
-    return float(found["value"]) / (1000 if "ms" in ((found["unit"] or "").lower(), (found["unit_behind"] or "").lower()) else 1)
 
 
 def _time(entry: Mapping[str, Any]) -> tuple[datetime | None, str | None]:

@@ -15,7 +15,6 @@ __all__ = ["Rows"]
 MAX_TEXT = 1000  # characters of a message that are kept
 MAX_OF_KIND = 16  # different messages of one kind, rank, host and process that are kept apart; the others count to the last of them
 MAX_ROWS = 200_000
-_ONE_OF_KIND: Final = frozenset({"train_progress"})  # its rows are those of `progress`
 _OF_OTHERS: Final = ("elastic_", "slurm_", "k8s_", "rendezvous_")  # a launcher or scheduler speaks: the file's name is not its rank
 _STEP: Final = re.compile(r"(?i)(?<![\w])(?:global[_ ])?(?:step|iteration|iter)s?\s{0,3}[:=#]?\s{0,3}#?(?P<step>\d{1,15})\b")
 _SAMPLES: Final = re.compile(
@@ -31,11 +30,21 @@ class Rows:
         self._rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._last_of: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._num_of: Counter[tuple[Any, ...]] = Counter()
+        self._steps_of: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.num_dropped = 0
 
     def add(self, line: Line, sighting: Sighting, *, exception: str | None = None, frames: list[str] | None = None) -> dict[str, Any]:
         """Add one sighting: what the prefix says is kept unless the sighting's own fields say it better. Gives the row it counts to."""
-        text = sighting.fields.get("message", line.text).strip()[:MAX_TEXT]
+        fields = {name: value for name, value in sighting.fields.items() if value is not None}
+        kind = (sighting.signature, *(fields.get(name, getattr(line, name)) for name in ("rank", "host", "pid")))
+        if self._num_of[kind] >= MAX_OF_KIND:
+            self._last_of[kind]["num_folded"] += 1
+            return self._last_of[kind]
+        text = fields.get("message", line.text).strip()[:MAX_TEXT]
+        key = (*kind, line.group_rank, fields.get("exit_code"), text)
+        if (same := self._rows.get(key)) is not None:
+            same["num_folded"] += 1
+            return same
         row: dict[str, Any] = {
             "record": f"L{line.number}",
             "rank": line.rank,
@@ -48,28 +57,27 @@ class Rows:
             "signature": sighting.signature,
             "exception": exception,
             "frames": frames,
+            "step": _step(text) if not sighting.signature.startswith("slurm_") else None,  # a step of Slurm is a part of a job
+            "sample_ids": _samples(text) if sighting.signature != "train_progress" else None,
             "num_folded": 1,
         }
-        if sighting.signature != "train_progress":
-            row |= {"step": _step(text), "sample_ids": _samples(text)}
-        fields = {name: value for name, value in sighting.fields.items() if value is not None}
         if line.local:
             fields.pop("logged_at_local", None)
         row |= fields | {"message": text}
-        kind = tuple(row[name] for name in ("signature", "rank", "host", "pid"))
-        key = (*kind, row["group_rank"], row.get("exit_code"), text) if sighting.signature not in _ONE_OF_KIND else kind
-        same = self._rows.get(key)
-        if same is None and (self._num_of[kind] >= MAX_OF_KIND or len(self._rows) >= MAX_ROWS):
-            same = self._last_of.get(kind)
-            if same is None:
-                self.num_dropped += 1
-                return row
-        if same is not None:
-            same["num_folded"] += 1
-            return same
+        if len(self._rows) >= MAX_ROWS:
+            self.num_dropped += 1
+            return row
         self._rows[key] = self._last_of[kind] = row
         self._num_of[kind] += 1
         return row
+
+    def count_step(self, line: Line, step: int | None) -> None:
+        """One more finished step: the first of each writer is a row, the others only count to it."""
+        writer = (line.rank, line.host)
+        if (same := self._steps_of.get(writer)) is not None:
+            same["num_folded"] += 1
+        else:
+            self._steps_of[writer] = self.add(line, Sighting("train_progress", {"step": step}))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -89,7 +97,7 @@ class Rows:
             if row["rank"] is None and rank_said is not None and ranks <= {rank_said} and not row["signature"].startswith(_OF_OTHERS):
                 row["rank"] = rank_said
         self._complete(rows, "rank", "host")
-        return _merged(rows)
+        return _merged(sorted(rows, key=lambda row: int(row["record"][1:])))
 
     @staticmethod
     def _complete(rows: list[dict[str, Any]], by: str, wanted: str) -> None:

@@ -12,6 +12,9 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
 
+from collectors._log_lines import holds
+from collectors._log_prefix import plain_host
+
 __all__ = ["WORDS", "announcement"]
 
 WORDS: Final = (
@@ -62,6 +65,8 @@ def announcement(text: str, signature: str | None, host: str | None = None) -> d
         is_node = signature == "slurm_node_failure"
         by = "user" if signature == "slurm_cancelled" and " by " in text.lower() else told["by"]
         return told | {"by": by, "host": host if is_node else None, "reason": text.strip()}
+    if not holds(text, WORDS):
+        return None
     state = next((state for state, regex in _states() if regex.search(text)), None)
     if state is None or _TAKEN_BACK.search(text) or _AHEAD.search(text):
         return None
@@ -72,6 +77,6 @@ def announcement(text: str, signature: str | None, host: str | None = None) -> d
         "state": state,
         "is_planned": _FAILURE.search(text) is None,
         "by": next((actor for actor, regex in _ACTORS if regex.search(text)), None),
-        "host": node["host"].lower().split(".")[0] if node else None,
+        "host": plain_host(node["host"]) if node else None,
         "reason": text.strip(),
     }

@@ -14,6 +14,8 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
 
+from collectors._log_prefix import plain_host
+
 __all__ = ["Sighting", "classify", "signal_name", "signal_of_exit", "words"]
 
 WRAPPERS: Final = frozenset({"nccl_watchdog_terminated"})  # the text behind the match is the real message
@@ -78,7 +80,7 @@ def _fields(found: re.Match[str], signature: str) -> dict[str, Any]:
     if peer := said.get("peer") or said.get("peer2"):
         fields["peer"] = peer
     if "host" in said:
-        fields["host"] = said["host"].lower().split(".")[0]
+        fields["host"] = plain_host(said["host"])
     if "stamp" in said:
         fields["logged_at_local"] = said["stamp"]
     name = signal_name(said.get("signal") or said.get("death") or "")

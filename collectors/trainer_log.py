@@ -142,13 +142,11 @@ class _Log:
             if (entry := object_of(piece)) is not None:
                 if row := progress.of_json(entry):
                     self._step(Line(number, piece), row)
-                    continue
-                line = message_of(entry, number)
-                if line is None:
-                    continue
+                else:
+                    for line in message_of(entry, number):
+                        self._line(line, "")
             else:
-                line = parse(piece, number)
-            self._line(line, before)
+                self._line(parse(piece, number), before)
         if self._open:
             self._expire(number)
 
@@ -246,8 +244,8 @@ class _Log:
 
     def _step(self, line: Line, row: dict[str, Any]) -> None:
         self.steps.append(row | {"record": f"L{line.number}", "rank": line.rank})
-        line = replace(line, at=row.get("ended_at"), local=row.get("ended_at_local"))
-        fields = {"step": row.get("step")}
-        self.rows.add(line, Sighting("train_progress", fields))
-        if row.get("is_finite") is False:
-            self.rows.add(line, Sighting("loss_nan", fields))
+        if line.local is None:
+            line = replace(line, at=row["ended_at"], local=row["ended_at_local"])
+        self.rows.count_step(line, row["step"])
+        if row["is_finite"] is False:
+            self.rows.add(line, Sighting("loss_nan", {"step": row["step"]}))
