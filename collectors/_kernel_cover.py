@@ -1,0 +1,74 @@
+"""What time and which hosts a kernel log covers, so that silence in it can be told from a log that was not there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from collectors._kernel_clock import Stamp
+from collectors._kernel_prefix import Line, peel
+
+__all__ = ["Cover"]
+
+EDGE_LINES: Final = 5  # looked at on either side of a block: its time runs from edge to edge
+EDGE_BYTES: Final = 8192
+
+
+@dataclass
+class _Span:
+    """The stamps of one host: earliest and latest of each clock."""
+
+    boot_id: str | None = None
+    at: list[datetime] = field(default_factory=list)
+    local: list[str] = field(default_factory=list)
+    uptime_s: list[float] = field(default_factory=list)
+
+    def see(self, stamp: Stamp) -> None:
+        """Widens the span."""
+        if stamp.at is not None:
+            self.at = [min([*self.at, stamp.at]), max([*self.at, stamp.at])]
+        if stamp.local is not None:
+            self.local = [min([*self.local, stamp.local]), max([*self.local, stamp.local])]
+        if stamp.uptime_s is not None:
+            self.uptime_s = [min([*self.uptime_s, stamp.uptime_s]), max([*self.uptime_s, stamp.uptime_s])]
+
+
+@dataclass
+class Cover:
+    """Collects what the lines looked at say of host and time; `host` is what the file's name says of lines that name none."""
+
+    host: str | None = None
+    _spans: dict[str | None, _Span] = field(default_factory=dict)
+
+    def see(self, line: Line) -> None:
+        """Counts a line's host and stamp."""
+        span = self._spans.setdefault(line.host or self.host, _Span())
+        span.boot_id = span.boot_id or line.boot_id
+        span.see(line.stamp)
+
+    def see_edges(self, block: bytes) -> None:
+        """The first and the last lines of a block of whole lines."""
+        first = block[:EDGE_BYTES].split(b"\n")[:EDGE_LINES]
+        last = block[-EDGE_BYTES:].split(b"\n")[1 if len(block) > EDGE_BYTES else 0 :][-EDGE_LINES - 1 :]
+        for text in (*first, *last):
+            if text.strip():
+                self.see(peel(text.decode("utf-8", "replace")))
+
+    def rows(self, num_lines: int) -> list[dict[str, Any]]:
+        """Rows of `host_logs`: one per host that is named; one without a host where none is."""
+        spans: dict[str | None, _Span] = {name: span for name, span in self._spans.items() if name is not None} or {
+            None: self._spans.get(None, _Span())
+        }
+        return [
+            {
+                "record": "L1",
+                "host": name,
+                "boot_id": span.boot_id,
+                **dict(zip(("first_at", "last_at"), span.at, strict=False)),
+                **dict(zip(("first_at_local", "last_at_local"), span.local, strict=False)),
+                **dict(zip(("first_uptime_s", "last_uptime_s"), span.uptime_s, strict=False)),
+                "num_lines": num_lines,
+            }
+            for name, span in sorted(spans.items(), key=lambda item: item[0] or "")
+        ]

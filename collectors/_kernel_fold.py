@@ -1,0 +1,158 @@
+"""Bursts of kernel lines become one row: one per host, kind, address or device, as long as the lines follow each other closely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from collectors._kernel_clock import Stamp, gap_s
+from collectors._kernel_event import Event
+from collectors._kernel_gpu import ENGINE
+from collectors._kernel_prefix import Line
+
+__all__ = ["Folder"]
+
+BURST_S: Final = 30.0  # a longer silence ends a burst
+ROW_S: Final = 600.0  # of a burst that does not end: a new row each ten minutes keeps its rate visible
+SEVERAL: Final = "several"
+LOST_XID: Final = 79  # the Xid of a GPU that has fallen off the bus
+VERDICT_XID: Final = 154  # says what the driver thinks is needed: each verdict is a row
+TIMEOUT_XIDS: Final = (119, 120)
+_FILLED_LATER: Final = ("severity", "unit", "link", "caused_by", "recovery")  # where the first line of a burst does not say
+_COLUMNS: Final = ("kind", "code", "gpu", "device", "pid", "process", "severity", "unit", "link", "caused_by", "recovery", "message")
+
+Key = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row that still grows. `first` is the earliest stamp, `last` that of the latest line folded in."""
+
+    number: int
+    event: Event
+    first: Stamp
+    last: Stamp
+    host: str | None
+    boot_id: str | None
+    num_folded: int
+    is_rate_limited: bool
+
+    def fits(self, stamp: Stamp) -> bool:
+        """Whether a line of that time belongs to the burst; lines without a common clock do."""
+        silence, age = gap_s(self.last, stamp), gap_s(self.first, stamp)
+        return silence is None or age is None or (abs(silence) <= BURST_S and abs(age) <= ROW_S)
+
+    def take(self, event: Event, line: Line) -> None:
+        """Counts one more line; the earliest stamp stays, and units that differ become `several`."""
+        self.num_folded += line.times
+        self.is_rate_limited |= event.is_lower_bound
+        gap = gap_s(self.first, line.stamp)
+        if gap is not None and gap < 0:  # a reversed file
+            self.first = line.stamp
+        self.last = line.stamp
+        mine = self.event
+        news: dict[str, Any] = {
+            name: getattr(event, name) for name in _FILLED_LATER if getattr(mine, name) is None and getattr(event, name) is not None
+        }
+        if mine.unit and event.unit and mine.unit != event.unit:
+            news["unit"] = SEVERAL
+        if mine.kind != "xid" and event.recovery != mine.recovery:
+            news["recovery"] = event.recovery  # good news last until the next bad one
+        if mine.kind == "sxid" and "severity" in news:
+            news["message"] = event.message  # the one line of three that says what happened
+        if news:
+            self.event = replace(mine, **news)
+
+    def columns(self) -> dict[str, Any]:
+        """The row of `kernel_events`."""
+        event = self.event
+        return {
+            "record": f"L{self.number}",
+            "host": self.host,
+            "boot_id": self.boot_id,
+            "logged_at": self.first.at,
+            "logged_at_local": self.first.local,
+            "uptime_s": self.first.uptime_s,
+            "num_folded": self.num_folded,
+            "is_rate_limited": self.is_rate_limited,
+            **{name: getattr(event, name) for name in _COLUMNS},
+        }
+
+
+@dataclass
+class Folder:
+    """Rows in the order of their first lines. `take_rows` empties it, so that memory does not grow with the file."""
+
+    _rows: list[_Row] = field(default_factory=list)
+    _open: dict[Key, _Row] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, event: Event, line: Line, number: int) -> None:
+        """Folds a line's event into the row of its burst, or begins one."""
+        row = self._find(event, line)
+        if event.what == ENGINE:
+            event = replace(event, link=None)  # its number only helps to find the row: not every engine is a link
+        if row is None:
+            if event.folds_only:
+                return
+            row = _Row(number, event, line.stamp, line.stamp, line.host, line.boot_id, line.times, event.is_lower_bound)
+            self._rows.append(row)
+        elif event.kind == "oom" and row.event.what == "asked":  # who is killed is the event, not who asked for memory
+            self._open.pop(_key(row.event, line.host), None)
+            row.event, row.number, row.first, row.last = event, number, line.stamp, line.stamp
+        else:
+            row.take(event, line)
+            if event.kind == "xid" and row.event.kind == "bus_loss":  # the same loss, now with its number
+                row.event = replace(event, message=row.event.message)
+        self._open[_key(event, line.host)] = row
+        if event.kind == "sxid":
+            self._open[_key(replace(event, link=None), line.host)] = row  # for the lines of it that name no link
+
+    def _find(self, event: Event, line: Line) -> _Row | None:
+        """The growing row that a line belongs to: its own, else one that it completes."""
+        own = _key(event, line.host)
+        keys: tuple[Key, ...] = (own,)
+        if event.kind == "xid" and event.code == LOST_XID:
+            keys = (own, _key(replace(event, kind="bus_loss"), line.host))
+        elif event.kind == "bus_loss":
+            keys = (_key(replace(event, kind="xid", code=LOST_XID), line.host), own)
+        elif event.kind == "sxid":
+            keys = (own, _key(replace(event, link=None), line.host))
+        elif event.kind == "oom":
+            keys = (own, _key(Event("oom", "", what="asked"), line.host))
+        rows = (row for key in keys if (row := self._open.get(key)) is not None)
+        return next((row for row in rows if row.fits(line.stamp) and _may_join(event, row.event)), None)
+
+    def rate_limited(self, gpu: str, host: str | None) -> None:
+        """The driver says that it prints only some of the lines of a GPU's time-outs."""
+        for code in TIMEOUT_XIDS:
+            if row := self._open.get(_key(Event("xid", "", code=code, gpu=gpu), host)):
+                row.is_rate_limited = True
+
+    def skipped(self, kind: str, host: str | None) -> None:
+        """The kernel says that it dropped lines like the last one of that kind."""
+        row = next((row for row in reversed(self._rows[-8:]) if row.event.kind == kind and row.host == host), None)
+        if row:
+            row.is_rate_limited = True
+
+    def take_rows(self) -> list[dict[str, Any]]:
+        """The rows so far, which no longer grow."""
+        rows = [row.columns() for row in self._rows]
+        self._rows, self._open = [], {}
+        return rows
+
+
+def _key(event: Event, host: str | None) -> Key:
+    """What the lines of one row have in common."""
+    if event.kind == "bus_loss":
+        return event.kind, host, event.gpu
+    if event.kind in ("xid", "sxid"):
+        return event.kind, host, event.gpu, event.code, event.link, event.recovery if event.code == VERDICT_XID else None
+    return event.kind, host, event.what, event.gpu, event.device, event.pid, event.severity
+
+
+def _may_join(event: Event, row: Event) -> bool:
+    """A switch tells one fault in three lines, of which one names the link: that one never joins another link's row."""
+    return event.kind != "sxid" or event.severity is None or row.link is None or row.link == event.link

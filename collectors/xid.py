@@ -1,0 +1,156 @@
+"""Kernel and driver logs: Xid, SXid, GPUs lost from the bus, out of memory, PCIe, network cards, disks, hung tasks and the like.
+
+Reads what dmesg, /dev/kmsg, the journal, syslog, consoles and the tools that collect them write. Rows: one per burst of equal lines
+(`kernel_events`), and one per host for the log itself (`host_logs`), so that a log without any event is known to have been read.
+Time is what the line gives: an instant only with date, year and zone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from collectors._kernel_clock import wall_stamp
+from collectors._kernel_cover import Cover
+from collectors._kernel_event import Event, gpu_address
+from collectors._kernel_fold import Folder
+from collectors._kernel_gpu import GPU_HEADER, ends_bus_loss, gpu_event, lost_from_bus, rate_limited_gpu
+from collectors._kernel_lines import BOOT, BROADCAST, SKIPPED, marked_lines, whole_lines
+from collectors._kernel_prefix import Line, host_name, peel, peel_inner
+from collectors._kernel_rules import other_event
+from rca.tables import TABLES
+from rca.types import Skip, Source
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rca.tables import Table
+
+__all__ = ["EMITS", "claims", "read"]
+
+EMITS = ("kernel_events", "host_logs")
+
+SNIFF_LINES: Final = 200
+KERNEL_SHARE: Final = 0.5  # of the lines must look like a kernel log's, where no line tells an event
+MAX_ROWS: Final = 20_000  # held in memory before they are given out; a burst over that border becomes two rows
+NEAR_LINES: Final = 4  # within which a message of several lines is told to its end
+_ENDINGS: Final = re.compile(r"(?:\.(?:log|txt|out|json|gz|zst|xz|\d{1,8}))+$")
+_WORD: Final = r"(?:dmesg|kern(?:el)?|kmsg|journal(?:ctl)?|syslog|messages)"
+_NAMED: Final = re.compile(rf"(?P<before>.{{1,80}}?)[._\-]{_WORD}|{_WORD}[._\-](?P<after>.{{1,80}})")
+_HOST: Final = re.compile(r"(?=.{0,80}[0-9\-])[A-Za-z][A-Za-z0-9\-]{0,62}(?:\.[A-Za-z0-9][A-Za-z0-9\-]{0,62}){0,8}")
+_NO_HOST: Final = re.compile(r"(?:rank|job|round|attempt|step|run|slurm|part|boot|task|xid|gpu)[\-_]?\d*|.*-(?:old|prev|last|all)", re.I)
+
+
+def claims(name: str, head: bytes) -> bool:
+    """A line of a driver or kernel that tells an event, or mostly lines with the prefixes of a kernel log."""
+    if not head or head[:1] == b"\x80" or b"\0" in head[:1024]:
+        return False
+    if _is_kernel_log(head):
+        return True
+    reader = _Reader(None)
+    for number, text in marked_lines(head, 1):
+        reader.take(text, number)
+    return len(reader.events) > 0
+
+
+def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
+    """Rows of `kernel_events` and, for a kernel log, of `host_logs`. Lines that tell no event give nothing."""
+    events, logs = TABLES["kernel_events"], TABLES["host_logs"]
+    host = _host_in_name(source.path)
+    reader, cover = _Reader(host), Cover(host)
+    num_lines = 0
+    for block in whole_lines(source):
+        if isinstance(block, Skip):
+            yield block
+            continue
+        for number, text in marked_lines(block, num_lines + 1):
+            cover.see(reader.take(text, number))
+        cover.see_edges(block)
+        num_lines += block.count(b"\n") + (not block.endswith(b"\n"))
+        if len(reader.events) >= MAX_ROWS:
+            yield events, events.rows(reader.events.take_rows())
+    yield events, events.rows(reader.events.take_rows())
+    if _is_kernel_log(source.head):
+        yield logs, logs.rows(cover.rows(num_lines))
+
+
+def _is_kernel_log(head: bytes) -> bool:
+    """Whether the lines have the prefixes of a kernel log, or some of them the kernel's tag in a syslog."""
+    lines = [line for text in head.split(b"\n")[:SNIFF_LINES] if text.strip() and (line := peel(text.decode("utf-8", "replace")))]
+    kernel = [line for line in lines if line.is_kernel]
+    return len(kernel) > KERNEL_SHARE * len(lines) or any(line.host and line.stamp.has_wall for line in kernel)
+
+
+def _host_in_name(path: str) -> str | None:
+    """The host that a file's name plainly states beside a word for a kernel log: HOST.dmesg.log, kernel-HOST.log."""
+    named = _NAMED.fullmatch(_ENDINGS.sub("", path.rsplit("/", 1)[-1]))
+    host = (named["before"] or named["after"]) if named else ""
+    return host_name(host) if _HOST.fullmatch(host) and not _NO_HOST.fullmatch(host) else None
+
+
+class _Reader:
+    """Lines in their order, with what one line says about the next: boots, broadcasts, messages of several lines."""
+
+    def __init__(self, host: str | None) -> None:
+        self.events = Folder()
+        self._host = host  # of lines that name none
+        self._boot_id: str | None = None
+        self._header: tuple[int, str | None, Line] | None = None  # place, GPU and line that begins "The NVIDIA GPU ..."
+        self._sender: tuple[int, Line] | None = None  # place and line of "Message from syslogd@host at ..."
+
+    def take(self, text: str, number: int) -> Line:
+        """Folds what a line tells into `events`; gives back the line without its prefixes."""
+        line = self._with_context(peel(text), number)
+        event = self._event(line, number)
+        if event is None and (inner := peel_inner(line)):
+            line = inner
+            event = self._event(line, number)
+        if event is not None:
+            self.events.add(event, line, number)
+        return line
+
+    def _with_context(self, line: Line, number: int) -> Line:
+        """The line, with the host, boot and time that the file's name or a line before it says where it says none itself."""
+        if found := BOOT.match(line.body):
+            self._boot_id = found["boot"]
+        elif found := BROADCAST.match(line.body):
+            line.host = host_name(found["host"])
+            if wall := wall_stamp(found["stamp"], 0, line.stamp):
+                line.stamp = wall[0]
+            self._sender = number, line
+        elif self._sender and number - self._sender[0] <= NEAR_LINES and line.host is None:
+            sent = self._sender[1]
+            line.host = sent.host
+            line.stamp = replace(sent.stamp, uptime_s=line.stamp.uptime_s)
+        line.host = line.host or self._host
+        line.boot_id = line.boot_id or self._boot_id
+        return line
+
+    def _event(self, line: Line, number: int) -> Event | None:
+        body = line.body
+        if event := gpu_event(body):
+            return event
+        if found := GPU_HEADER.match(body):
+            self._header = number, gpu_address(found["pci"]), line
+            return None
+        if ends_bus_loss(body):
+            return self._lost(line, number)
+        if gpu := rate_limited_gpu(body):
+            self.events.rate_limited(gpu, line.host)
+            return None
+        if SKIPPED.match(body):
+            self.events.skipped("storage_lustre", line.host)
+            return None
+        return other_event(body)
+
+    def _lost(self, line: Line, number: int) -> Event | None:
+        """The end of "The NVIDIA GPU ... fallen off the bus": GPU, host and time stand in its first line, the other two may lack a prefix."""
+        header, self._header = self._header, None
+        if header is None or number - header[0] > NEAR_LINES:
+            return lost_from_bus(None, line.body)
+        first, gpu, begun = header
+        if gpu is not None:
+            self.events.add(lost_from_bus(gpu, begun.body), begun, first)
+        return None
