@@ -54,7 +54,7 @@ def run_live(drill: Drill, out: Path, *, say: Say = lambda _: None) -> Result:
     try:
         job_dir = (drill.job_dir or Path(tempfile.mkdtemp(prefix="drill-"))).absolute()
         result = _run_job(drill, module, injection, job_dir, part, py_spy, say)
-        write_json(part / "truth.json", _truth(module, drill, injection))
+        write_json(part / "truth.json", _truth(module, drill, injection, result))
         if drill.is_neutral:
             neutralise(part, prefixes=machine_prefixes(drill.python, job_dir))
         part.rename(out)
@@ -151,9 +151,12 @@ def _capture_stacks(drill: Drill, processes: Processes, out: Path, py_spy: str, 
     write_json(out / "stacks" / "index.json", rows)
 
 
-def _truth(module: ModuleType, drill: Drill, injection: Injection) -> dict[str, Any]:
-    """Accepted values as lists, and under `what` the story."""
+def _truth(module: ModuleType, drill: Drill, injection: Injection, result: Result) -> dict[str, Any]:
+    """Accepted values as lists, and under `what` the story; a deed from outside may come a step later than asked for."""
     layout = drill.layout
+    step = injection.step if injection.ranks else None
+    if step is not None and hasattr(module, "act"):
+        step = result.last_steps[injection.ranks[0]]
     place = {"place": injection.place} if injection.place else {}
     return {
         "first_failing_ranks": list(injection.ranks),
@@ -163,7 +166,7 @@ def _truth(module: ModuleType, drill: Drill, injection: Injection) -> dict[str, 
             "kind": drill.fault,
             "story": module.STORY,
             "trap": module.TRAP,
-            "fault_step": injection.step if injection.ranks else None,
+            "fault_step": step,
             "injected": injection.faults,
             **place,
             "seed": drill.seed,

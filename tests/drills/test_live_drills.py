@@ -133,7 +133,7 @@ def test_a_lost_host_leaves_what_it_wrote_before_and_nothing_after(tmp_path: Pat
     assert "exitcode" not in (out / "logs" / f"{host}.agent.log").read_text()
     assert all("Traceback" not in (out / "logs" / f"rank_{rank}.stderr.log").read_text() for rank in lost)
     assert any("collective failed" in (out / "logs" / f"rank_{rank}.stderr.log").read_text() for rank in left)
-    assert {len(lines_of(out / "timings" / f"rank_{rank}.jsonl")) >= truth["what"]["fault_step"] for rank in range(4)} == {True}
+    assert {len(lines_of(out / "timings" / f"rank_{rank}.jsonl")) >= truth["what"]["fault_step"] - 1 for rank in range(4)} == {True}
 
 
 @pytest.mark.live
