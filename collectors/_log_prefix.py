@@ -54,7 +54,11 @@ _NO_HOST: Final = (
 _FIRST_FORMS: Final = (  # only at the beginning of a line
     ("number", r"\[\d{1,9}\](?= )"),  # of an editor; device of NCCL
     ("label", r"(\d{1,6}):(?= )"),  # srun --label, mpirun
-    ("shell_host", rf"{_NO_HOST}([a-z](?:[a-z_]|[\w.]*-)[\w.-]{{0,60}}\d[\w-]{{0,20}}|[a-z]\d{{2,6}}):(?= )"),  # pdsh, DeepSpeed
+    (  # pdsh, DeepSpeed's launcher: a name with a number, or before a stamp one with a dash
+        "shell_host",
+        rf"{_NO_HOST}([a-z](?:[a-z_]|[\w.]*-)[\w.-]{{0,60}}\d[\w-]{{0,20}}|[a-z]\d{{2,6}}"
+        r"|[a-z]\w{0,30}-[\w-]{1,30}(?=: \[?\d{4}-)):(?= )",
+    ),
 )
 
 

@@ -21,6 +21,7 @@ WORDS: Final = (
     *("maintenance", "drain", "cordon", "decommission", "planned", "scale down", "scale-down", "scaling down", "scaled down", "scaledown"),
     *("scale in", "scale-in", "scaling in", "scaled in", "on request", "request of", "requested", "operator", "by user", "by the user"),
     *("by admin", "by the admin", "by owner", "user stop", "user cancel", "admin", "resum", "back in service"),
+    *("scheduler:", "controller:", "autoscaler", "user ", "down for"),
 )
 _OF_SIGNATURE: Final[dict[str, dict[str, Any]]] = {
     "slurm_time_limit": {"state": "time_limit", "is_planned": True, "by": "scheduler"},

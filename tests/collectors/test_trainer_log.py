@@ -1,0 +1,427 @@
+"""Logs of trainers, launchers and schedulers: who says what, when, and what it can mean."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _sources import FIXTURES, rows_of, source_of
+
+from collectors import _log_signatures, trainer_log
+from collectors._log_prefix import parse, pieces
+from collectors._log_scheduler import announcement
+from rca.causes import LAYERS
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "cases"
+Row = dict[str, Any]
+
+
+def tables(folder: Path, text: str, name: str = "x.log") -> dict[str, list[Row]]:
+    """Rows by table, a column without a value left out."""
+    found, skips = rows_of(trainer_log, source_of(folder, text.encode(), name))
+    assert skips == []
+    return {table: [{k: v for k, v in row.items() if v is not None} for row in rows] for table, rows in found.items()}
+
+
+def events(folder: Path, text: str, name: str = "x.log") -> list[Row]:
+    return tables(folder, text, name)["log_events"]
+
+
+def one(folder: Path, text: str, name: str = "x.log") -> Row:
+    (row,) = events(folder, text, name)
+    return row
+
+
+def fixture(folder: Path, name: str) -> dict[str, list[Row]]:
+    return tables(folder, (FIXTURES / name).read_text("utf-8"), name)
+
+
+# Prefixes and clocks
+
+
+@pytest.mark.parametrize(
+    ("raw", "local", "level", "rank", "host"),
+    [
+        ("2026-03-04 05:06:07,089 [host-a][rank5] INFO x", "2026-03-04T05:06:07.089", "info", 5, "host-a"),
+        ("2026-03-04T05:06:07.5Z x", "2026-03-04T05:06:07.5", None, None, None),
+        ("[rank12]:[E304 05:06:07.123456789 Watch.cpp:5] [Rank 1] x", "03-04T05:06:07.123456", "error", 12, None),
+        ("[rank0]:[W1206 05:06:07.1 a.cpp:5] x", "12-06T05:06:07.1", "warning", 0, None),
+        ("I20260304 05:06:07.1 991 a.cpp:5] x", "2026-03-04T05:06:07.1", "info", None, None),
+        ("host-b: [2026-03-04 05:06:07,089] [INFO] [log.py:9:out] [Rank 0] x", "2026-03-04T05:06:07.089", "info", 0, "host-b"),
+        ("  | 2026-03-04T05:06:07.089Z | trainer - INFO - RANK 3 - x", "2026-03-04T05:06:07.089", "info", 3, None),
+        ("Mar  4 05:06:07 host-a x", "03-04T05:06:07", None, None, "host-a"),
+        ("[03/04 05:06:07 d2.data]: x", "03-04T05:06:07", None, None, None),
+        ("host-a:71:72 [0] NCCL WARN x", None, None, None, "host-a"),
+        ("12: x", None, None, 12, None),
+        ("[17] [rank4]: x", None, None, 4, None),
+        ("\x1b[32m05:06:07 \x1b[0mWARNING: x", "05:06:07", "warning", None, None),
+        ("WARNING:torch.distributed.api:x", None, "warning", None, None),
+        ('time="2026-03-04T05:06:07Z" level=error msg="x"', "2026-03-04T05:06:07", "error", None, None),
+        ("[default1]:[rank9]: x", None, None, 9, None),
+    ],
+)
+def test_prefixes_in_any_order_give_clock_level_rank_and_host(
+    raw: str, local: str | None, level: str | None, rank: int | None, host: str | None
+) -> None:
+    line = parse(next(iter(pieces(raw))), 1)
+    assert (line.local, line.level, line.rank, line.host) == (local, level, rank, host)
+
+
+def test_only_a_stamp_with_a_zone_is_an_instant() -> None:
+    assert parse("2026-03-04T05:06:07Z x", 1).at == datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+    assert parse("2026-03-04T05:06:07+02:00 x", 1).at == datetime(2026, 3, 4, 3, 6, 7, tzinfo=UTC)
+    assert parse("2026-03-04 05:06:07 x", 1).at is None
+    assert parse("2026-02-30T05:06:07Z x", 1).at is None
+
+
+def test_words_before_a_colon_are_no_host_and_text_keeps_its_indentation() -> None:
+    for text in ("step12: x", "python3: x", "frame: x", "RuntimeError: x"):
+        assert parse(text, 1).host is None
+    assert parse("[rank0]:     y = f(x)", 1).text == "     y = f(x)"
+
+
+# Ranks
+
+
+def test_a_group_rank_is_never_a_global_one_but_in_the_default_group(tmp_path: Path) -> None:
+    rows = {row["record"]: row for row in fixture(tmp_path, "log_interleaved.log")["log_events"]}
+    assert (rows["L5"]["rank"], rows["L5"]["group_rank"]) == (0, 1)
+    assert "rank" not in rows["L7"]
+    assert rows["L7"]["group_rank"] == 5
+    assert rows["L8"]["rank"] == 2
+
+
+def test_the_file_name_gives_the_rank_only_where_no_line_gives_another(tmp_path: Path) -> None:
+    assert one(tmp_path, "CUDA error: an illegal memory access was encountered\n", "rank_7.log")["rank"] == 7
+    mixed = events(tmp_path, "[rank1]: RuntimeError: x\nstd::bad_alloc\n", "rank_7.log")
+    assert [row.get("rank") for row in mixed] == [1, None]
+    assert "rank" not in one(tmp_path, "failed (exitcode: 1) local_rank: 0 (pid: 5) of binary\n", "node_rank_0.log")
+
+
+# Tracebacks
+
+
+def test_a_chain_is_one_row_named_after_its_first_exception_and_a_victim_is_none_of_its_own(tmp_path: Path) -> None:
+    found = fixture(tmp_path, "log_victim.log")
+    start, steps, failure = found["log_events"]
+    assert (start["signature"], start["pid"], start["rank"], start["host"]) == ("worker_started", 4103, 3, "host-a")
+    assert (steps["signature"], steps["num_folded"]) == ("train_progress", 2)
+    assert (failure["signature"], failure["exception"], failure["record"]) == ("nccl_socket_closed", "RuntimeError", "L4")
+    assert failure["frames"] == ["call (/job/comm.py:12)"]
+    assert failure["peer"] == "192.0.2.7"
+    assert failure["message"].endswith("Connection reset by peer")
+    assert found["ranks"] == [{"record": "L1", "rank": 3, "host": "host-a", "pid": 4103, "role": "trainer"}]
+
+
+def test_interleaved_tracebacks_keep_their_own_lines(tmp_path: Path) -> None:
+    row = next(row for row in fixture(tmp_path, "log_interleaved.log")["log_events"] if row["record"] == "L1")
+    assert (row["signature"], row["rank"], row["frames"]) == ("cuda_oom", 1, ["main (/job/train.py:8)"])
+
+
+def test_a_bare_traceback_belongs_to_the_error_line_above_it_and_replaces_that(tmp_path: Path) -> None:
+    text = (
+        "2026-03-04 05:06:07,089 [host-a][rank5] ERROR giving up\nTraceback (most recent call last):\n"
+        '  File "/job/a.py", line 3, in f\n    g()\nKeyError: 7\n2026-03-04 05:06:08,000 [host-a][rank5] INFO step 3 | loss 1.0\n'
+    )
+    row = next(row for row in events(tmp_path, text) if row["signature"] != "train_progress")
+    assert (row["signature"], row["rank"], row["exception"], row["message"]) == ("python_traceback", 5, "KeyError", "7")
+    assert row["logged_at_local"] == "2026-03-04T05:06:07.089"
+    assert "rank" not in one(tmp_path, text.partition("\n")[2].partition("2026")[0])
+
+
+def test_the_exception_of_a_loader_process_comes_before_the_one_that_passes_it_on(tmp_path: Path) -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/job/train.py", line 3, in main\n    next(batches)\n'
+        "RuntimeError: Caught ValueError in DataLoader worker process 1.\nOriginal Traceback (most recent call last):\n"
+        '  File "/job/data.py", line 9, in __getitem__\n    raise ValueError\nValueError: corrupt samples [17, 19] in step 41\n'
+    )
+    row = one(tmp_path, text)
+    assert (row["exception"], row["frames"]) == ("ValueError", ["__getitem__ (/job/data.py:9)"])
+    assert (row["sample_ids"], row["step"]) == (["17", "19"], 41)
+
+
+def test_a_boxed_and_a_cut_traceback_are_read(tmp_path: Path) -> None:
+    boxed = "╭── Traceback (most recent call last) ──╮\n│ /job/a.py:3 in f │\n│   3 │ x = 1 │\n╰──╯\nTypeError: no\n"
+    assert one(tmp_path, boxed)["frames"] == ["f (/job/a.py:3)"]
+    cut = one(tmp_path, 'Traceback (most recent call last):\n  File "/job/a.py", line 3, in f\n')
+    assert cut["signature"] == "python_traceback"
+    assert "exception" not in cut
+
+
+@pytest.mark.parametrize(
+    ("last", "signature"),
+    [
+        ("MemoryError", "host_out_of_memory"),
+        ("OSError: [Errno 28] No space left on device: '/data/x'", "storage_timeout"),
+        ("OSError: [Errno 116] Stale file handle", "storage_timeout"),
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", "tcpstore_broken"),
+        ("BrokenPipeError: [Errno 32] Broken pipe", "nccl_socket_closed"),
+        ("AssertionError: Rank 4: found NaN in local grad norm", "loss_nan"),
+        ("RuntimeError: the wait timed out", "nccl_watchdog_timeout"),
+        ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error", "unknown"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "cuda_ecc"),
+        ("ValueError: the wait is over", "python_traceback"),
+    ],
+)
+def test_an_exception_is_what_its_text_says_else_the_process_s_own(tmp_path: Path, last: str, signature: str) -> None:
+    frame = '  File "/lib/torch/distributed/distributed_c10d.py", line 1, in wait\n'
+    row = one(tmp_path, f"Traceback (most recent call last):\n{frame}{last}\n")
+    assert row["signature"] == signature
+    assert row["exception"] == last.partition(":")[0]
+
+
+def test_an_uncaught_c_plus_plus_exception_is_named(tmp_path: Path) -> None:
+    row = one(
+        tmp_path,
+        "terminate called after throwing an instance of 'x::Mismatch'\n  what():  Received data size doesn't match expected size\n",
+    )
+    assert (row["signature"], row["exception"], row["record"]) == ("nccl_desync_report", "x::Mismatch", "L2")
+
+
+# Launchers
+
+
+def test_a_launcher_s_block_tells_the_first_failure_from_the_stopped(tmp_path: Path) -> None:
+    found = fixture(tmp_path, "log_launcher.log")
+    rows = {(row["signature"], row.get("pid")): row for row in found["log_events"]}
+    killed, root = rows["elastic_child_failed", 4102], rows["elastic_root_cause", 4102]
+    victim, signal = rows["elastic_sigterm_victim", 4103], rows["process_signal", 4102]
+    assert (killed["rank"], killed["exit_code"], killed["host"]) == (2, -9, "host-a")
+    assert (root["rank"], root["logged_at_local"]) == (2, "2026-03-04T05:06:20")
+    assert (victim["rank"], victim["exit_code"], victim["num_folded"]) == (3, -15, 2)
+    assert (signal["signal"], signal["num_folded"]) == ("SIGKILL", 2)
+    assert ("process_signal", 4103) not in rows
+    assert {(row["rank"], row["pid"], row["host"]) for row in found["ranks"]} == {(2, 4102, "host-a"), (3, 4103, "host-a")}
+
+
+def test_a_worker_stopped_by_somebody_else_is_no_victim_of_its_launcher(tmp_path: Path) -> None:
+    rows = events(tmp_path, "failed (exitcode: -15) local_rank: 0 global_rank: 4 host: host-a (pid: 5) of binary\n")
+    assert [(row["signature"], row.get("signal")) for row in rows] == [("elastic_child_failed", None), ("process_signal", "SIGTERM")]
+
+
+def test_the_end_of_all_workers_counts_only_where_none_failed(tmp_path: Path) -> None:
+    well = "INFO worker global_rank: 1 (pid: 5) finished\nINFO all workers done\n"
+    assert [row.get("rank") for row in events(tmp_path, well)] == [1, None]
+    badly = "WARNING Received 15 death signal, shutting down workers\nINFO all workers done\n"
+    assert [row["signature"] for row in events(tmp_path, badly)] == ["elastic_agent_signal"]
+
+
+# Schedulers
+
+
+def test_slurm_tells_why_a_job_ends(tmp_path: Path) -> None:
+    found = fixture(tmp_path, "log_slurm.log")
+    assert [row["rank"] for row in found["progress"]] == [0, 1]
+    (event,) = found["scheduler_events"]
+    assert (event["state"], event["is_planned"], event["changed_at_local"]) == ("time_limit", True, "2026-03-04T05:06:07")
+    ends = [(row["host"], row["exit_code"]) for row in found["log_events"] if row["signature"] == "slurm_task_exit"]
+    assert ends == [("host-b", 143), ("host-a", -15)]
+    assert {row["signature"] for row in found["log_events"]} == {"train_progress", "slurm_time_limit", "slurm_task_exit"}
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "is_planned", "by"),
+    [
+        ("operator: planned maintenance window M-1, draining job, requeue later", "draining", True, "operator"),
+        ("stop requested by the owner of the job", "stopping", True, "user"),
+        ("scaling down worker group from 8 to 4", "stopping", True, "autoscaler"),
+        ("node host-7 drained: GPU unhealthy", "draining", False, None),
+        ("maintenance window ended, job resumed", "resumed", True, "operator"),
+    ],
+)
+def test_announcements_in_free_words(text: str, state: str, *, is_planned: bool, by: str | None) -> None:
+    told = announcement(text, None)
+    assert told is not None
+    assert (told["state"], told["is_planned"], told["by"]) == (state, is_planned, by)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "operator: maintenance window M-1 postponed",
+        "operator: reminder, planned maintenance next week",
+        "no maintenance scheduled",
+        "draining the prefetch queue",
+        "learning rate scheduler: restart of the cycle",
+        "Received 15 death signal, shutting down workers",
+    ],
+)
+def test_what_announces_no_end(text: str) -> None:
+    assert announcement(text, None) is None
+
+
+# Steps
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (
+            " [2026-03-04 05:06:07] iteration       71/     100 | consumed samples:         9088 | elapsed time per iteration (ms): 5361.6 | "
+            "learning rate: 1.42E-05 | lm loss: 1.8188E+00 | loss scale: 1.0 | grad norm: 1.300 | number of skipped iterations:   1 | "
+            "number of nan iterations:   0 |",
+            {
+                "step": 71,
+                "loss": 1.8188,
+                "grad_norm": 1.3,
+                "learning_rate": 1.42e-05,
+                "tokens_total": 9088,
+                "logged_step_s": 5.3616,
+                "is_skipped": True,
+            },
+        ),
+        (
+            "step: 20  loss: 11.5  grad_norm:  9.5  tps: 4,376  mfu: 25.5%",
+            {"step": 20, "loss": 11.5, "tokens_per_s_per_gpu": 4376.0, "mfu_ratio": 0.255},
+        ),
+        ("[Rank 0] step=3, skipped=0, lr=[0.1, 0.1]", {"step": 3, "learning_rate": 0.1, "rank": 0}),
+        ("{'loss': 0.75, 'grad_norm': nan, 'epoch': 0.5}", {"loss": 0.75, "epoch": 0.5, "is_finite": False}),
+        (
+            "Epoch 0:   6%|#   | 320/5001 [6:28<94:39,  1.37it/s, loss=nan, reduced_train_loss=2.5, global_step=3.2e+2]",
+            {"step": 320, "loss": 2.5, "epoch": 0.0, "is_finite": True},
+        ),
+        ("INFO - RANK 2 - EPOCH 1 BATCH 70/inf(0.00%): train_loss=0.5; lr=0.25", {"step": 70, "epoch": 1.0, "loss": 0.5, "rank": 2}),
+        ("step 4 | loss 2.25 | grad norm 1.0 | 250 ms", {"step": 4, "loss": 2.25, "logged_step_s": 0.25}),
+        (" 12%|#   | 12/100 [00:10<01:10,  1.20it/s]", {"step": 12}),
+    ],
+)
+def test_steps_of_every_trainer_s_layout(tmp_path: Path, text: str, want: Row) -> None:
+    (row,) = tables(tmp_path, text + "\n")["progress"]
+    assert {name: row.get(name) for name in want} == want
+
+
+@pytest.mark.parametrize(
+    "text", ["val_loss: 3.0 at step 5 of nothing", "Loading shards:  12%|#   | 12/100 [00:10<01:10,  1.20it/s]", "loss scale: 5.0"]
+)
+def test_what_is_no_finished_step(tmp_path: Path, text: str) -> None:
+    assert tables(tmp_path, text + "\n")["progress"] == []
+
+
+def test_metrics_in_json_lines(tmp_path: Path) -> None:
+    found = fixture(tmp_path, "log_metrics.jsonl")
+    first, second = found["progress"]
+    assert first["ended_at"] == datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+    assert (first["tokens_total"], first["is_finite"]) == (4096, True)
+    assert "loss" not in second
+    assert second["is_finite"] is False
+    assert [(row["signature"], row["step"]) for row in found["log_events"]] == [("train_progress", 1), ("loss_nan", 2)]
+
+
+def test_messages_wrapped_in_json(tmp_path: Path) -> None:
+    start, failure = fixture(tmp_path, "log_wrapped.jsonl")["log_events"]
+    assert (start["signature"], start["rank"], start["pid"]) == ("worker_started", 6, 4106)
+    assert (failure["exception"], failure["rank"], failure["sample_ids"]) == ("ValueError", 6, ["s-0042"])
+    assert failure["logged_at"] == datetime(2026, 3, 4, 5, 6, 9, tzinfo=UTC)
+
+
+# Kinds of lines
+
+
+def test_what_a_watchdog_wraps_counts_too(tmp_path: Path) -> None:
+    rows = events(tmp_path, "[Rank 1] watchdog thread terminated with exception: CUDA error: unspecified launch failure\n")
+    assert [(row["signature"], row["rank"]) for row in rows] == [("nccl_watchdog_terminated", 1), ("cuda_launch_failure", 1)]
+
+
+def test_repeats_are_folded_and_a_flood_is_bounded(tmp_path: Path) -> None:
+    assert one(tmp_path, "std::bad_alloc\n" * 5)["num_folded"] == 5
+    rows = events(tmp_path, "".join(f"host-a:1:2 [0] Got completion from peer 192.0.2.1<{port}> with error 12\n" for port in range(1000)))
+    assert len(rows) < 50
+    assert sum(row["num_folded"] for row in rows) == 1000
+
+
+def test_an_error_line_without_a_name_is_kept_as_unknown(tmp_path: Path) -> None:
+    row = one(tmp_path, "2026-03-04 05:06:07 [host-a][rank5] ERROR cannot decode sample 7781\n")
+    assert (row["signature"], row["level"], row["sample_ids"]) == ("unknown", "error", ["7781"])
+
+
+def test_every_pattern_s_word_stands_in_what_it_fits_and_every_signature_is_described() -> None:
+    with (ROOT / "rca" / "catalogue" / "signatures.csv").open(newline="", encoding="utf-8") as file:
+        signatures = {row["signature"]: row for row in csv.DictReader(file)}
+    assert {row["layer"] for row in signatures.values()} <= set(LAYERS) | {"unknown"}
+    assert {row["role"] for row in signatures.values()} == {"symptom", "cause", "either", "info"}
+    with (ROOT / "rca" / "catalogue" / "log_patterns.csv").open(newline="", encoding="utf-8") as file:
+        patterns = list(csv.DictReader(file))
+    assert {row["signature"] for row in patterns} <= {*signatures, ""}
+    assert all(row["word"] == row["word"].lower() for row in patterns)
+    assert set(_log_signatures.words()) == {row["word"] for row in patterns}
+
+
+# Claims
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[ 1843.308145] python3[5]: segfault at 0\n[ 1843.4] Out of memory: Killed process 5 (python3)\n",
+        "Mar  4 05:06:07 host-a kernel: NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus. Connection reset by peer\n",
+        '{"rank": 0, "step": 1, "t_start_ns": 5, "dur_ms": 7.0, "loss": 1.0}\n',
+        '{"step": 1, "loss": 1.0, "param_crc": "00"}\n',
+        '{\n  "why": "Connection reset by peer"\n}\n',
+        "# Notes\n\nWhat a log says: Connection reset by peer\n\n# More\n\nCUDA out of memory\n",
+        "The job was restarted at noon. Nobody knows why.\n",
+    ],
+)
+def test_what_is_left_to_others(text: str) -> None:
+    assert not trainer_log.claims("rank_0.log", text.encode())
+
+
+@pytest.mark.parametrize("text", ["step 1 | loss 2.0\n", "[rank1] INFO loading data\n", "host-a:1:2 [0] NCCL INFO cudaDriverVersion 12\n"])
+def test_a_log_in_which_nothing_happened_is_claimed(text: str) -> None:
+    assert trainer_log.claims("x", text.encode())
+
+
+# Size
+
+
+def test_lines_without_events_cost_next_to_nothing_and_long_ones_are_cut(tmp_path: Path) -> None:
+    quiet = "".join(f"2026-03-04 05:06:{i % 60:02d},000 [host-a][rank{i % 8}] INFO prefetch depth {i}\n" for i in range(200_000))
+    began = time.process_time()
+    found = tables(tmp_path, quiet + "x" * 5_000_000 + "\nstd::bad_alloc\n")
+    took = time.process_time() - began
+    assert [row["record"] for row in found["log_events"]] == ["L200002"]
+    assert len(quiet) / 1e6 / took > 5  # MB/s; 160 measured on an idle machine
+
+
+def test_hostile_lines_take_no_long_time(tmp_path: Path) -> None:
+    lines = (
+        "loss nan " * 4000,
+        "error: " + "a" * 16_000,
+        "sample " + "1" * 16_000,
+        "loss " + "a b " * 4000,
+        "worker pid " * 2000,
+        "[" * 16_000 + " error ",
+    )
+    began = time.process_time()
+    tables(tmp_path, "\n".join(lines * 3) + "\n")
+    assert time.process_time() - began < 3
+
+
+# Public cases, where they lie beside the repository
+
+
+def test_public_logs_are_read_as_labelled() -> None:
+    if not (SHARED / "score.py").is_file():
+        pytest.skip("the public cases do not lie beside the repository")
+    expected = [json.loads(line) for line in (SHARED / "log_expected.jsonl").read_text("utf-8").splitlines()]
+    found = wanted = 0
+    for case in expected:
+        path = SHARED / case["file"]
+        rows = [
+            row for row in rows_of(trainer_log, trainer_log.Source(path.name, path, path.stat().st_size))[0]["log_events"] if case["score"]
+        ]
+        for entry in case["signatures"] if case["score"] else ():
+            mine = [row for row in rows if row["signature"] == entry["signature"]]
+            if not entry.get("optional"):
+                wanted += 1
+                found += sum(row["num_folded"] for row in mine) >= entry["min_count"] and set(entry.get("ranks", [])) <= {
+                    r["rank"] for r in mine
+                }
+            named = {row["rank"] for row in mine} - {None}
+            assert "ranks" not in entry or named <= {*entry["ranks"], *entry.get("ranks_alt", [])}, case["file"]
+    assert found >= 0.95 * wanted > 0
