@@ -12,7 +12,7 @@ __all__ = ["NO_STAMP", "Stamp", "gap_s", "wall_stamp"]
 _TIME: Final = r"(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
 _DELTA: Final = r"(?: <[^>\n]{0,24}>)?"  # dmesg -d beside another form
 _ISO: Final = re.compile(  # dmesg iso 2024-04-29T14:55:41,678628+02:00; journal "Tue 2025-01-21 04:41:44 UTC"; Talos [...Z]:
-    rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_TIME}(?P<zone> ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?\]?:?(?:\s+|$)"
+    rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_TIME}(?P<zone> ?(?:Z|UTC|GMT|CES?T|[+-]\d\d:?\d\d))?\]?:?(?:\s+|$)"
 )
 _CTIME: Final = re.compile(  # dmesg -T [Sun Feb 23 16:24:18 2025], in any language
     rf"\[(?:[^\s\]\d]{{1,12}} +)?(?P<a>[^\s\]]{{1,12}}) +(?P<b>[^\s\]]{{1,12}}) +{_TIME} (?P<year>\d{{4}}){_DELTA}\] ?"
@@ -23,6 +23,9 @@ _SYSLOG: Final = re.compile(  # syslog and journal short Dec  2 11:38:27; fabric
 _KLOG: Final = re.compile(
     rf"[IWEF](?P<month>\d\d)(?P<day>\d\d) {_TIME} +\d{{1,9}} \S{{1,200}}\] ?"
 )  # I1025 02:19:08.002792 1 health.go:151]
+_SEL: Final = re.compile(
+    rf"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{2}}|\d{{4}}) \| {_TIME}(?P<zone> (?:UTC|GMT|CES?T))? \| "
+)  # ipmitool
 _EPOCH: Final = re.compile(r"(?P<s>[1-9]\d{9})\.(?P<us>\d{6}) ")  # journal short-unix
 _CLOCK: Final = re.compile(rf"\[?{_TIME}\]?\s+")
 _MONTHS: Final = (  # how their names begin, of January to December; C locale, German, French, Spanish, Italian, Dutch, Portuguese, Nordic
@@ -69,6 +72,8 @@ def wall_stamp(text: str, start: int, stamp: Stamp) -> tuple[Stamp, int] | None:
         return _with_wall(stamp, f"{found['year']}-{day}" if found["year"] else day, found), found.end()
     if found := _KLOG.match(text, start):
         return _with_wall(stamp, f"{found['month']}-{found['day']}", found), found.end()
+    if found := _SEL.match(text, start):
+        return _with_wall(stamp, f"20{found['year'][-2:]}-{found['month']}-{found['day']}", found, found["zone"]), found.end()
     if found := _EPOCH.match(text, start):
         at = datetime.fromtimestamp(int(found["s"]), UTC).replace(microsecond=int(found["us"]))
         return replace(stamp, at=at, local=None), found.end()
@@ -92,9 +97,9 @@ def _with_wall(stamp: Stamp, date: str | None, said: re.Match[str], zone: str | 
 
 
 def _offset_s(zone: str) -> int:
-    """Seconds that a zone as printed (Z, UTC, +02:00, -0700) is ahead of UTC."""
+    """Seconds that a zone as printed (Z, UTC, CET, +02:00, -0700) is ahead of UTC."""
     if zone[0] not in "+-":
-        return 0
+        return {"CET": 3600, "CEST": 7200}.get(zone, 0)
     digits = zone[1:].replace(":", "")
     return (-1 if zone[0] == "-" else 1) * (int(digits[:2]) * 3600 + int(digits[2:]) * 60)
 

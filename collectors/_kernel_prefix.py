@@ -17,9 +17,13 @@ MAX_LAYERS = 10  # of prefixes round one message; more is no log
 MAX_LINE = 16384  # characters of a line that are looked at; the kernel cuts its own at about 1000
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
+_BEGINS: Final = (  # how a line of a log begins
+    r"<\d|\[\s*[\d+]|\[[^\]\n]{6,24}\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]|kern\s*:|kernel: |NVRM: |\d{1,4},\d|[A-Z][a-z]{2} [ \d]\d \d\d:"
+)
 _NOISE: Final = re.compile(
-    r"<\d{1,3}>|(?:> ?){1,8}|\[pod/[^\]\s]{1,300}\] |"  # priority; quotation; kubectl --prefix
-    r"\d{1,7}[:\s]\s{0,4}(?=<\d|\[\s*[\d+]|\[[^\]\n]{6,24}\d\d:\d\d:\d\d)"  # the number of an editor's line, or of srun's task
+    r"<\d{1,3}>|(?:> ?){1,8}|\[pod/[^\]\s]{1,300}\] |std(?:out|err) [FP] |"  # priority; quotation; kubectl --prefix; container runtime
+    rf"\d{{1,7}}[:\s]\s{{0,4}}(?={_BEGINS})|"  # number of an editor's line, or of a srun task
+    r"[0-9a-f]{1,8} \| (?=\d\d/\d\d/)"  # number in the event log of a management controller
 )
 _RFC5424: Final = re.compile(
     r"(?:<\d{1,3}>)?1 (?=\d{4}-|- )(?P<stamp>\S{1,40}) (?P<host>\S{1,255}) (?P<program>\S{1,48}) \S{1,128} \S{1,32} "
@@ -29,16 +33,13 @@ _UPTIME: Final = re.compile(r"\[\s*(?P<s>\d{1,9}\.\d{1,9})(?: <[^>\n]{0,24}>)?\]
 _RELATIVE: Final = re.compile(r"\[(?:\s*[+<]\s*\d{1,9}\.\d{1,9}>?|[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\] ?")  # dmesg -d, -H
 _KMSG: Final = re.compile(r"\d{1,4},\d{1,20},(?P<us>\d{1,15}),[^;\s]{0,200};")
 _FACILITY: Final = re.compile(
-    r"(?P<facility>kern|user|daemon|syslog|auth|local\d)\s{0,8}:\s{0,2}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,2}"
+    r"(?P<facility>kern|user|daemon|syslog|auth|local\d)\s{0,8}:\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,2}"
 )
 _KERNEL: Final = re.compile(r"(?:(?P<host>[^\s:|\[\]]{1,255}) )?kernel(?:\[\d{1,9}\])?: ?")
 _PROGRAM: Final = re.compile(
     r"(?P<host>[^\s:|\[\]]{1,255}) (?:[\w.@\-/]{1,48}\[\d{1,9}\]|rasdaemon|mcelog|nvidia-fabricmanager|systemd(?:-\w{1,16})?): (?!segfault)"
 )
 # A name before a whole line of a log: pdsh, dsh, Talos ("host: "), health checks and compose ("host | "), consoles ("host login: ").
-_BEGINS: Final = (  # how a line of a log begins
-    r"<\d|\[\s*[\d+]|\[[^\]\n]{6,24}\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]|kern\s*:|kernel: |NVRM: |\d{1,4},\d|[A-Z][a-z]{2} [ \d]\d \d\d:"
-)
 _HOST: Final = re.compile(rf"(?P<host>[A-Za-z0-9][\w.\-]{{0,254}})(?: \|\s+| login: |: +(?={_BEGINS}))")
 _REPEATED: Final = re.compile(r"message repeated (?P<n>\d{1,7}) times: \[ ?(?P<text>.{0,16000})\]\s*$")
 _INNER: Final = re.compile(
@@ -181,27 +182,32 @@ _LAYERS: Final[tuple[Layer, ...]] = (*(_uptime, _relative, _kernel, _wall, _rfc5
 
 
 def _json_line(text: str) -> Line | None:
-    """An entry of the journal's JSON (MESSAGE may be a list of bytes), or of a container's log file; None for other JSON."""
+    """An entry of the journal's JSON (MESSAGE may be a list of bytes), or of a shipper of logs; None for JSON without a message."""
     try:
         entry = json.loads(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(entry, dict):
         return None
-    message = _text(entry.get("MESSAGE", entry.get("log")))
+    message = _text(_first(entry, "MESSAGE", "log", "message", "msg"))
     if message is None:
         return None
     stamp = NO_STAMP
     if (us := _whole(entry.get("__REALTIME_TIMESTAMP"))) is not None:
         stamp = replace(stamp, at=datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000))
-    elif isinstance(time := entry.get("time"), str) and (wall := wall_stamp(time, 0, stamp)):
+    elif isinstance(time := _first(entry, "time", "timestamp", "@timestamp"), str) and (wall := wall_stamp(time, 0, stamp)):
         stamp = wall[0]
     if (us := _whole(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"))) is not None:
         stamp = replace(stamp, uptime_s=us / 1e6)
     boot = _text(entry.get("_BOOT_ID"))
     is_kernel = "kernel" in (entry.get("_TRANSPORT"), entry.get("SYSLOG_IDENTIFIER"))
-    line = Line(message, stamp, host_name(_text(entry.get("_HOSTNAME"))), boot, is_kernel)
+    line = Line(message, stamp, host_name(_text(_first(entry, "_HOSTNAME", "hostname", "host", "node"))), boot, is_kernel)
     return _peel(message[:MAX_LINE].rstrip("\r\n"), 0, line)
+
+
+def _first(entry: dict[str, Any], *keys: str) -> Any:
+    """The value of the first of the keys that is there."""
+    return next((entry[key] for key in keys if key in entry), None)
 
 
 def _text(value: Any) -> str | None:

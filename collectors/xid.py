@@ -77,9 +77,9 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
 
 
 def _is_kernel_log(head: bytes) -> bool:
-    """Whether the lines have the prefixes of a kernel log, or some of them the kernel's tag in a syslog."""
+    """Whether most lines have a kernel log's prefix or tell an event, or some have the kernel's tag in a syslog."""
     lines = [line for text in head.split(b"\n")[:SNIFF_LINES] if text.strip() and (line := peel(text.decode("utf-8", "replace")))]
-    kernel = [line for line in lines if line.is_kernel]
+    kernel = [line for line in lines if line.is_kernel or gpu_event(line.body) or other_event(line.body)]
     return len(kernel) > KERNEL_SHARE * len(lines) or any(line.host and line.stamp.has_wall for line in kernel)
 
 

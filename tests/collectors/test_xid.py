@@ -69,6 +69,10 @@ PREFIXES: dict[str, dict[str, Any]] = {
     "[pod/dmesg-x/log] [ 1843.308145] ": {"uptime_s": 1843.308145},
     "> > [ 1843.308145] ": {"uptime_s": 1843.308145},
     "\x1b[33m[ 1843.308145] \x1b[0m": {"uptime_s": 1843.308145},
+    "2026-03-02T08:12:07.612100458Z stderr F [ 1843.308145] ": {"logged_at": AT, "uptime_s": 1843.308145},
+    "192.0.2.19: kern:     err: [2026-03-02T08:12:07.612100458Z]: ": {"logged_at": AT, "host": "192.0.2.19"},
+    "17: Mar  2 08:12:07 host-a kernel: ": {"logged_at_local": "03-02T08:12:07", "host": "host-a"},
+    "Jul 23 2024 07:53:55 host-a kernel: ": {"logged_at_local": "2024-07-23T07:53:55", "host": "host-a"},
     "I0302 08:12:07.612100       1 health.go:151] ": {"logged_at_local": "03-02T08:12:07.612100"},
     "[ 1843.308145] \r": {"uptime_s": 1843.308145},
 }
@@ -251,6 +255,16 @@ OTHERS: dict[str, dict[str, Any]] = {
         "device": "fs02-MDT0000",
     },
     "NVRM: GPU 0000:b1:00.0: RmInitAdapter failed! (0x62:0xffff:2477)": {"kind": "other", "gpu": "0000:b1:00"},
+    "Memory cgroup out of memory: Killed process 12 (pyth": {"kind": "oom", "pid": 12, "process": "pyth", "unit": "memcg"},
+    "  3a | 12/14/22 | 23:09:44 CET | Memory | Correctable ECC (@DIMMA1) | Asserted": {
+        "kind": "edac",
+        "severity": "corrected",
+        "logged_at": datetime(2022, 12, 14, 22, 9, 44, tzinfo=UTC),
+    },
+    "1 | 01/01/2000 | 00:15:20 | Power Supply PS1 | Failure detected () | Asserted": {
+        "kind": "power",
+        "logged_at_local": "2000-01-01T00:15:20",
+    },
 }
 
 
@@ -278,6 +292,9 @@ DECOYS = (
     "nvme nvme0: Shutdown timeout set to 8 seconds",
     "perf: interrupt took too long (2513 > 2500), lowering kernel.perf_event_max_sample_rate to 79500",
     "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.",
+    "1 | 01/01/2000 | 00:15:20 | Power Supply PS1 | Failure detected () | Deasserted",
+    "EDAC MC0: Giving out device to module skx_edac controller Skylake Socket#0 IMC#0: DEV 0000:64:0a.0 (INTERRUPT)",
+    "pcieport 0000:00:01.0: AER: enabled with IRQ 25",
     "NVRM: The NVIDIA GPU invalid-bdf.0\nNVRM: fallen off the bus and is not responding to commands.",
 )
 
