@@ -177,6 +177,29 @@ class TestProcessDeath:
         )
         assert (found.sign, found.ranks) == ("host_lost", (4, 5))
 
+    def captured(self, gone: Iterable[int]) -> Job:
+        """All but these ranks left a dump and a stack; two of them had lost their connection."""
+        job = Job().lost_peer((6, 7), 20)
+        for rank in set(range(8)) - set(gone):
+            job.add("dumps", f"fr-{rank}", rank=rank, first_at=at(0), last_at=at(20))
+            job.add("stacks", f"stack-{rank}", rank=rank, pid=100 + rank, role="trainer", dump_status="ok")
+        return job
+
+    @pytest.mark.parametrize(("gone", "sign"), [((2,), "rank_gone"), ((2, 3), "host_gone")])
+    def test_who_left_nothing_when_the_others_were_captured_is_gone(self, gone: tuple[int, ...], sign: str) -> None:
+        found = self.captured(gone).only("process_death")
+        assert (found.sign, found.ranks) == (sign, gone)
+
+    @pytest.mark.parametrize("gone", [(), (2, 4), (2, 3, 4), (6,)])
+    def test_no_roll_call_that_does_not_fit_one_rank_or_host(self, gone: tuple[int, ...]) -> None:
+        """Nobody; ranks of two hosts; more than a host; one that itself complained."""
+        assert self.captured(gone).ask("process_death").status == "blind"
+
+    def test_a_rank_whose_files_are_all_lost_is_not_gone(self) -> None:
+        job = self.captured((2,))
+        job.rows["log_events"] = [row for row in job.rows["log_events"] if row["evidence_id"] != "log-2"]
+        assert job.ask("process_death").status == "blind"
+
     def test_clear_only_when_every_end_was_seen_and_good(self) -> None:
         job = Job()
         assert job.ask("process_death").status == "blind"
@@ -304,6 +327,13 @@ class TestFirstException:
     def test_a_sample_is_named_in_the_answer(self) -> None:
         found = self.raised(sample_ids=["doc-17"], step=19).only("first_exception")
         assert (found.numbers["sample_ids"], found.numbers["step"]) == (["doc-17"], 19)
+
+    def test_step_and_time_come_from_what_surrounds_a_bare_traceback(self) -> None:
+        job = Job().log(3, "worker_started", 12).log(3, "python_traceback", None, exception="KeyError").lost_peer((0,), 20)
+        for step in range(7):
+            job.add("steps", "t-3", rank=3, step=step, started_at=at(step), step_s=1.0)
+        found = job.only("first_exception")
+        assert (found.numbers["step"], found.numbers["failed_at"]) == (7, at(12).isoformat())
 
     def test_ranks_that_read_the_same_sample_fail_together(self) -> None:
         job = self.raised(2, sample_ids=["doc-17"]).log(4, "python_traceback", 20.01, exception="ValueError", sample_ids=["doc-17"])

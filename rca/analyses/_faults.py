@@ -23,7 +23,7 @@ from rca.analyses._job_logs import JobLogs, Line, job_logs
 from rca.analyses._stops import Stop, earliest, stop_of
 from rca.types import Tables
 
-__all__ = ["DEATHS", "Fault", "Story", "is_consequence", "kind_of", "story"]
+__all__ = ["DEATHS", "TIMED_OUT", "Fault", "Story", "complains", "is_consequence", "kind_of", "story"]
 
 DEATHS: Final = ("killed_for_memory", "killed", "bus_error", "crashed", "loader_killed", "host_lost")
 # kind -> class: what stands higher explains what stands lower, unless it is later
@@ -79,6 +79,10 @@ SIGNAL_OF_CODE: Final[Mapping[int, str]] = {
     -4: "SIGILL",
     -8: "SIGFPE",
 }
+TIMED_OUT: Final = frozenset({"nccl_watchdog_timeout", "nccl_watchdog_detected", "store_barrier_timeout"})
+LOST: Final = frozenset(
+    {"nccl_socket_closed", "nccl_connect_refused", "tcpstore_broken", "nccl_net_completion_error", "nccl_desync_report"}
+)
 ENDS: Final = ("process_signal", "elastic_child_failed", "elastic_root_cause", "slurm_task_exit")
 
 NEVER_OWN: Final = re.compile(
@@ -145,6 +149,11 @@ def is_consequence(line: Line) -> bool:
     if any(IN_COMMUNICATION.search(frame) for frame in line.frames[:4]):
         return True
     return bool(COMMUNICATION.search(line.text)) and not any(IN_STORAGE.search(frame) for frame in line.frames)
+
+
+def complains(line: Line) -> bool:
+    """Whether a line says that its rank waited for another one in vain."""
+    return line.signature in TIMED_OUT | LOST or (line.signature == "python_traceback" and is_consequence(line))
 
 
 def kind_of(line: Line) -> str | None:

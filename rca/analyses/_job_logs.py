@@ -14,7 +14,7 @@ from rca.belonging import foreign_logs
 from rca.clocks import Clocks, clocks
 from rca.types import Cite, Tables
 
-__all__ = ["READS", "JobLogs", "Line", "cite_line", "iso", "job_logs", "place", "ranks_text"]
+__all__ = ["READS", "JobLogs", "Line", "cite_line", "iso", "job_logs", "place", "ranks_text", "step_at_end"]
 
 READS = (
     "log_events",
@@ -100,6 +100,11 @@ class JobLogs:
         }
         return fitting.pop() if len(fitting) == 1 else None
 
+    def moment(self, line: Line) -> datetime | None:
+        """When a line was written: its own instant, else that of the last dated line before it in its file (a traceback has no stamps)."""
+        before = [o.at for o in self.lines if o.evidence_id == line.evidence_id and o.place <= line.place and o.at is not None]
+        return line.at or max(before, default=None)
+
     def order(self, one: Line, two: Line) -> int | None:
         """-1, 0, 1: the first is earlier, at the same place, later; None: not to be told. Within a file by instant, else by place."""
         if one.evidence_id == two.evidence_id:
@@ -122,6 +127,12 @@ def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 3, 4`; long lists are cut."""
     shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def step_at_end(case: Tables, rank: int) -> int | None:
+    """The step that a rank was in when its timings break off: after the last one that it ended. None without timings of the rank."""
+    rows = case.table("steps").filter((pl.col("rank") == rank) & pl.col("step").is_not_null()).sort("step").tail(1).collect()
+    return rows["step"][0] + (rows["step_s"][0] is not None) if rows.height else None
 
 
 def cite_line(line: Line) -> Cite:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rca.analyses._faults import DEATHS, Fault, Story, story
-from rca.analyses._job_logs import READS, cite_line, iso, ranks_text
+from rca.analyses._job_logs import READS, cite_line, iso, ranks_text, step_at_end
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
@@ -59,14 +59,14 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence("the logs here are of another job or launch")
     own = [fault for fault in told.first if fault.kind not in DEATHS]
     if own:
-        return [_tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(told, own)]
+        return [_tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(case, told, own)]
     silent = sorted(told.logs.everyone - {line.rank for line in told.logs.lines})
     if silent and not told.first:
         raise NotEnoughEvidence(f"no rank that was heard raised an exception of its own, but {ranks_text(silent)} left no log")
     return ()
 
 
-def _finding(told: Story, faults: Sequence[Fault]) -> Finding:
+def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
     """One kind of fault: of one rank, of several that name the same sample, of nearly all, or of several nobody can tell apart."""
     logs, fault = told.logs, faults[0]
     everybody = tuple(sorted({rank for f in faults for rank in f.ranks}))
@@ -83,10 +83,11 @@ def _finding(told: Story, faults: Sequence[Fault]) -> Finding:
         says += "; which of them was first is not to be told"
     elif told.victims:
         says += f"; {len(told.victims)} other ranks show only what followed from it"
+    step = next((line.step for line in lines if line.step is not None), None)
     numbers = {
-        "failed_at": iso(fault.line.at),
+        "failed_at": iso(logs.moment(fault.line)),
         "exception": fault.line.exception,
-        "step": next((line.step for line in lines if line.step is not None), None),
+        "step": step if step is not None or not ranks else step_at_end(case, ranks[0]),
         "sample_ids": samples,
         "candidates": [] if ranks or told.is_everywhere else list(everybody),
     }

@@ -5,7 +5,9 @@
    library, failed in a call with another rank (`_faults`). An exception of a rank's own is told by `first_exception`.
 3. The first death that is left accuses its rank; equally early ones accuse nobody. A memory kill on a host of the job whose process no
    evidence ties to a rank accuses the one rank of the host that no other process is known of, else nobody.
-4. `clear` only when every rank was seen to end well.
+4. Where logs tell no death: one rank, or all of one host, whose log breaks off without a complaint and that left neither dump nor stack while
+   the others have both and lost connections, is gone.
+5. `clear` only when every rank was seen to end well.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from datetime import timedelta
 
 import polars as pl
 
-from rca.analyses._faults import DEATHS, Fault, Story, kernel_line, story
-from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, iso, ranks_text
+from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, kernel_line, story
+from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, iso, ranks_text, step_at_end
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
@@ -30,9 +32,12 @@ SIGNS = {
     "loader_killed": Sign("death", ("host_out_of_memory", "process_killed", "unknown")),
     "host_lost": Sign("death", ("host_lost", "host_fault")),
     "memory_killed_on_host": Sign("death", ("host_out_of_memory",)),
+    "rank_gone": Sign("silent", ("process_killed", "host_out_of_memory", "user_exception", "unknown")),
+    "host_gone": Sign("silent", ("host_lost", "process_killed", "unknown")),
 }
 
 AROUND = timedelta(minutes=10)  # before the first and after the last line of the job: memory kills there may still be of it
+TRACED_SHARE = 0.6  # of the ranks must have left a dump or stack, or the capture is no roll-call
 MAX_CITES = 6
 _HOW = {
     "killed_for_memory": "the kernel killed it because memory ran out",
@@ -49,15 +54,18 @@ def analyse(case: Tables) -> Sequence[Finding]:
     told = case.derive(story)
     deaths = [fault for fault in told.first if fault.kind in DEATHS]
     if deaths:
-        return [_finding(told, deaths)]
+        return [_finding(case, told, deaths)]
     on_host = _memory_kills(case, told)
     if on_host and not told.first:
         return [_on_host(told.logs, on_host)]
+    gone = _gone(case, told)
+    if gone:
+        return [_gone_finding(case, told, gone)]
     _check_all_seen(told)
     return ()
 
 
-def _finding(told: Story, deaths: Sequence[Fault]) -> Finding:
+def _finding(case: Tables, told: Story, deaths: Sequence[Fault]) -> Finding:
     """The first death; several that cannot be told apart accuse nobody."""
     logs, fault = told.logs, deaths[0]
     everybody = tuple(sorted({rank for death in deaths for rank in death.ranks}))
@@ -71,6 +79,7 @@ def _finding(told: Story, deaths: Sequence[Fault]) -> Finding:
     says += f"; {len(told.victims)} other ranks show only what followed from it" if told.victims and alone else ""
     pids = sorted({line.pid for line in fault.lines if line.pid is not None})
     numbers = {"failed_at": iso(at), "exit_code": code, "pids": pids, "candidates": [] if alone else list(everybody)}
+    numbers["step"] = step_at_end(case, ranks[0]) if ranks else None
     return Finding(
         "process_death", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(everybody))),
         scope=f"{everybody}", numbers=numbers, cites=tuple(cite_line(line) for death in deaths for line in death.lines)[:MAX_CITES],
@@ -114,6 +123,49 @@ def _on_host(logs: JobLogs, kills: Sequence[Line]) -> Finding:
         numbers=numbers,
         cites=tuple(map(cite_line, kills))[:MAX_CITES],
     )
+
+
+def _gone(case: Tables, told: Story) -> tuple[int, ...]:
+    """The one rank, or all ranks of the one host, that stopped writing and left nothing when the others were captured."""
+    logs = told.logs
+    dumped = case.table("dumps").select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()
+    stacks = (
+        case.table("stacks").filter(pl.col("dump_status") == "ok").select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()
+    )
+    traced = set(dumped) | set(stacks)
+    gone = logs.everyone - traced
+    heard = {line.rank for line in logs.lines if line.evidence_id in logs.own_logs}
+    complaints = [line for line in logs.lines if complains(line)]
+    if told.first or not gone or not gone <= heard or len(traced) < TRACED_SHARE * len(logs.everyone):
+        return ()
+    lost = [line for line in complaints if line.rank in traced and line.signature not in TIMED_OUT and not _after_stop(line, told)]
+    hosts = logs.hosts_of(gone)
+    whole_host = len(hosts) == 1 and logs.ranks_on(hosts[0]) == tuple(sorted(gone))
+    if not lost or any(line.rank in gone for line in complaints) or not (len(gone) == 1 or whole_host):
+        return ()
+    return tuple(sorted(gone))
+
+
+def _after_stop(line: Line, told: Story) -> bool:
+    """Whether a complaint may come from a stop: it is not dated before it."""
+    began = told.stop.began
+    return began is not None and (line.at is None or began.at is None or line.at >= began.at)
+
+
+def _gone_finding(case: Tables, told: Story, gone: tuple[int, ...]) -> Finding:
+    logs = told.logs
+    whole_host = len(gone) > 1 and bool(logs.hosts_of(gone))
+    last = [next(line for line in reversed(logs.lines) if line.rank == rank and line.evidence_id in logs.own_logs) for rank in gone]
+    lost = [line for line in logs.lines if complains(line)][:2]
+    where = f" (all of {logs.hosts_of(gone)[0]})" if whole_host else f" on {logs.hosts_of(gone)[0]}" if logs.hosts_of(gone) else ""
+    says = f"{ranks_text(gone)}{where}: the log breaks off without a complaint, and neither dump nor stack was left when the others were captured"
+    says += "; others lost their connections"
+    return Finding(
+        "process_death", "host_gone" if whole_host else "rank_gone", says, ranks=gone, hosts=logs.hosts_of(gone),
+        explains=tuple(sorted(logs.everyone - set(gone))),
+        numbers={"last_line_at": iso(max((x.at for x in last if x.at), default=None)), "step": step_at_end(case, gone[0])},
+        cites=tuple(cite_line(line) for line in (*last[:4], *lost))[:MAX_CITES],
+    )  # fmt: skip
 
 
 def _check_all_seen(told: Story) -> None:

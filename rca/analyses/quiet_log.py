@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.analyses._faults import Story, is_consequence, story
+from rca.analyses._faults import TIMED_OUT, Story, complains, story
 from rca.analyses._job_logs import READS, Line, cite_line, iso, ranks_text
 from rca.analyses._stops import earliest
 from rca.errors import NotEnoughEvidence
@@ -26,8 +26,6 @@ SIGNS = {
 }
 
 MIN_RANKS = 3  # with two, either may have waited for the other
-TIMED_OUT = frozenset({"nccl_watchdog_timeout", "nccl_watchdog_detected", "store_barrier_timeout"})
-LOST = frozenset({"nccl_socket_closed", "nccl_connect_refused", "tcpstore_broken", "nccl_net_completion_error", "nccl_desync_report"})
 MAX_CITES = 6
 
 
@@ -40,7 +38,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if told.first:
         return ()
     timed_out = {line.rank: line for line in lines if line.signature in TIMED_OUT}
-    complaining = {line.rank for line in lines if _complains(line)}
+    complaining = {line.rank for line in lines if complains(line)}
     reports = [line for line in lines if line.signature == "nccl_desync_report"]
     found = [_disagreement(reports)] if reports else []
     quiet = sorted({line.rank for line in lines if line.rank is not None and _is_own_log(line, told)} - complaining)
@@ -48,10 +46,6 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if len(everyone) >= MIN_RANKS and len(quiet) == 1 and complaining >= everyone - set(quiet) and 2 * len(timed_out) >= len(everyone):
         found.append(_quiet(told, quiet[0], timed_out))
     return found
-
-
-def _complains(line: Line) -> bool:
-    return line.signature in TIMED_OUT | LOST or (line.signature == "python_traceback" and is_consequence(line))
 
 
 def _is_own_log(line: Line, told: Story) -> bool:
