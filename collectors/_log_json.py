@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,10 +11,12 @@ from typing import Any, Final
 
 from collectors._log_prefix import Line, parse, plain_host
 
-__all__ = ["message_of", "object_of"]
+__all__ = ["event_of", "message_of", "object_of"]
 
 MAX_LINES = 5000  # of one message
 
+_OBJECT: Final = re.compile(r'\s*(?:[\w.]{1,80}: +)?(?=\{")')
+_EVENT: Final = "torchelastic."  # names of torchelastic's events begin with it
 _MESSAGE: Final = ("message", "msg", "log", "text")
 _TIME: Final = ("time", "timestamp", "ts", "@timestamp", "asctime", "datetime")
 _LEVEL: Final = ("level", "levelname", "severity", "log_level")
@@ -22,12 +25,12 @@ _HOST: Final = ("host", "hostname", "node", "host_name")
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """The object that a line is; None where it is none, or torn."""
-    stripped = text.strip()
-    if not (stripped.startswith('{"') and stripped.endswith("}")):
+    """The object that a line is, perhaps behind the name of a logger; None where it is none, or torn."""
+    found = _OBJECT.match(text)
+    if not found or not text.rstrip().endswith("}"):
         return None
     try:
-        value = json.loads(stripped)
+        value = json.loads(text[found.end() :])
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -35,7 +38,7 @@ def object_of(text: str) -> dict[str, Any] | None:
 
 def message_of(entry: Mapping[str, Any], number: int) -> list[Line]:
     """The lines that an object wraps, with what its own fields say of clock, level, rank and host; none where it wraps no message."""
-    text = next((entry[key] for key in _MESSAGE if isinstance(entry.get(key), str)), None)
+    text = next((entry[key] for key in _MESSAGE if isinstance(entry.get(key), str)), None) or _error(entry)
     if text is None:
         return []
     first, *further = text.rstrip("\n").split("\n", MAX_LINES)
@@ -56,6 +59,31 @@ def message_of(entry: Mapping[str, Any], number: int) -> list[Line]:
         is_bare=False,
     )
     return [line, *(replace(line, text=part) for part in further)]
+
+
+def event_of(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What an event of torchelastic says of a worker: state, rank, pid, host, and error as an entry of its own; None for other objects."""
+    told = entry.get("metadata")
+    if not (isinstance(entry.get("name"), str) and entry["name"].startswith(_EVENT) and isinstance(told, dict)):
+        return None
+    rank, pid, host, error = (told.get(key) for key in ("global_rank", "worker_id", "hostname", "raw_error"))
+    return {
+        "state": str(told.get("state") or ""),
+        "rank": rank if isinstance(rank, int) and rank >= 0 else None,
+        "pid": int(pid) if isinstance(pid, str) and pid.isascii() and pid.isdigit() and len(pid) < 16 else None,
+        "host": plain_host(host) if isinstance(host, str) and host else None,
+        "error": object_of(error) if isinstance(error, str) else None,
+    }
+
+
+def _error(entry: Mapping[str, Any]) -> str | None:
+    """The traceback, else the message, of torchelastic's error file: an object in an object."""
+    inner = entry.get("message")
+    if not isinstance(inner, dict):
+        return None
+    extra = inner.get("extraInfo")
+    said = (extra.get("py_callstack") if isinstance(extra, dict) else None, inner.get("message"))
+    return next((text for text in said if isinstance(text, str) and text), None)
 
 
 def _instant(count: float | None) -> datetime | None:

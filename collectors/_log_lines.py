@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from collectors._log_prefix import parse
 from rca.types import Skip, Source
 
-__all__ = ["Block", "blocks", "holding", "holds"]
+__all__ = ["Block", "blocks", "holding", "holds", "unwrapped"]
 
 BLOCK_BYTES = 1 << 20
+MIN_WIDTH, MAX_WIDTH = 60, 400  # of a terminal, characters
+MIN_BROKEN = 2  # lines of the full width that show that lines were broken
+_STANDS_ALONE: Final = re.compile(r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-)")
 MAX_LINE = 16384  # characters of a line that are looked at; no line of a log is meant to be longer
 
 
@@ -49,7 +55,28 @@ def blocks(source: Source) -> Iterator[Block | Skip]:
 
 def _block(first: int, data: bytes) -> Block:
     lines = data.decode("utf-8-sig" if first == 1 else "utf-8", "replace").split("\n")
-    return Block(first, [line if len(line) <= MAX_LINE else line[:MAX_LINE] for line in lines])
+    return Block(first, unwrapped([line if len(line) <= MAX_LINE else line[:MAX_LINE] for line in lines]))
+
+
+def unwrapped(lines: list[str]) -> list[str]:
+    """The lines, those that a terminal broke at its width put together again; the place of the second half stays as an empty line.
+
+    Broken are a log where no line is wider and several are just as wide, and a logger's line in it that goes on without a prefix.
+    """
+    width = max(map(len, lines), default=0)
+    if not MIN_WIDTH <= width <= MAX_WIDTH:
+        return lines
+    broken = [place for place, line in enumerate(lines[:-1]) if len(line) == width]
+    if len(broken) < MIN_BROKEN:
+        return lines
+    for place in reversed(broken):
+        rest = lines[place + 1]
+        if rest[:4] == lines[place][:4]:  # begins alike: a line of its own
+            continue
+        if rest[:1].strip() and not _STANDS_ALONE.match(rest) and parse(lines[place], 0).is_logged and parse(rest, 0).is_bare:
+            lines[place] += rest
+            lines[place + 1] = ""
+    return lines
 
 
 def holding(lines: Sequence[str], words: Sequence[str]) -> list[int]:

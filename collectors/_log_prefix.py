@@ -83,17 +83,18 @@ class Line:
     group_rank: int | None = None
     host: str | None = None
     pid: int | None = None
+    label: int | None = None  # task that srun or mpirun puts in front: a rank, or a node where the tasks are launchers
     is_bare: bool = True
 
     @property
-    def stream(self) -> tuple[str | None, int | None, bool]:
+    def stream(self) -> tuple[str | int | None, ...]:
         """What tells interleaved writers apart."""
-        return self.host, self.rank, self.is_bare
+        return self.host, self.rank, self.label, self.is_bare
 
     @property
     def is_logged(self) -> bool:
-        """Whether the prefix is that of a logger: a clock, a level or a rank."""
-        return self.local is not None or self.level is not None or self.rank is not None
+        """Whether the prefix is that of a logger: a clock, a level, a rank or a task."""
+        return any(said is not None for said in (self.local, self.level, self.rank, self.label))
 
 
 def pieces(raw: str) -> Iterator[str]:
@@ -154,7 +155,7 @@ def parse(raw: str, number: int) -> Line:
         elif form == "label":
             label = int(said[0] or 0)
         local = local or stamp
-    return Line(number, raw[place:], at, local, level, label if rank is None else rank, group_rank, host, pid, place == 0)
+    return Line(number, raw[place:], at, local, level, rank, group_rank, host, pid, label, place == 0)
 
 
 def _groups(found: re.Match[str], form: str) -> Sequence[str | None]:

@@ -84,9 +84,12 @@ def _fields(found: re.Match[str], signature: str) -> dict[str, Any]:
     if "stamp" in said:
         fields["logged_at_local"] = said["stamp"]
     name = signal_name(said.get("signal") or said.get("death") or "")
+    if "code" in said:
+        fields["exit_code"] = int(said["code"])
+        name = name or signal_of_exit(int(said["code"]))
     if signature == "slurm_task_exit":  # an exit status, not the signal that a process met
-        fields["exit_code"] = int(said["code"]) if "code" in said else -int(signal.Signals[name]) if name else None
-    elif name and signature != "elastic_agent_signal":
+        fields.setdefault("exit_code", -int(signal.Signals[name]) if name else None)
+    elif name and not signature.startswith("elastic_"):
         fields["signal"] = name
     return fields
 

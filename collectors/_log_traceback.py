@@ -27,6 +27,7 @@ _BARE: Final = re.compile(
     r"^ ?(?P<type>(?:[a-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt))(?:: (?P<text>.*))?$", re.DOTALL
 )
 _JOINED: Final = re.compile(r"^\s*(?:During handling of the above exception|The above exception was the direct cause)")
+_PASSED_ON: Final = re.compile(r"^\s*-- Process \d{1,6} terminated with the following error:")
 _ORIGINAL: Final = re.compile(r"^\s*Original Traceback \(most recent call last\)")
 _ENDS: Final = re.compile(r"^\s*(?:terminate called|Fatal Python error|\*\*\* |srun: |slurmstepd: |[=\-*]{8,}$)")
 _IN_TORCH: Final = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
@@ -92,9 +93,15 @@ class Chain:
         if begins(line):
             if self._state != "joined":
                 return False
+            if self._is_first:  # what was read only passed this one on
+                self.exception, self.text, self.frames = None, "", []
             self._state = "frames"
             return True
         if not text.strip():
+            self._num_further = MAX_FURTHER  # nothing behind an empty line is text of the exception
+            return True
+        if _PASSED_ON.match(text):
+            self._state = "joined"
             return True
         if _JOINED.match(text):
             self._is_first, self._state = False, "joined"

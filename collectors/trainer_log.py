@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from collectors import _log_launcher as launcher
 from collectors import _log_progress as progress
 from collectors import _log_scheduler as scheduler
-from collectors._log_json import message_of, object_of
-from collectors._log_lines import blocks, holding
+from collectors._log_json import event_of, message_of, object_of
+from collectors._log_lines import blocks, holding, unwrapped
 from collectors._log_prefix import Line, parse, pieces
 from collectors._log_rows import Rows
 from collectors._log_signatures import Sighting, classify, words
@@ -58,14 +58,14 @@ _MARKS: Final = re.compile(  # of the log of a training job in which no line is 
     re.MULTILINE,
 )
 _HEADING: Final = re.compile(r"#{1,6} \w")
-_WORDS: Final = (*words(), *progress.WORDS, *scheduler.WORDS, *launcher.WORDS, *_STRUCTURE)
+_WORDS: Final = ("torchelastic.", *words(), *progress.WORDS, *scheduler.WORDS, *launcher.WORDS, *_STRUCTURE)
 
 
 def claims(name: str, head: bytes) -> bool:
     """Whether a line of the head is one that this reader knows, or the head is plainly of such a log. Kernel lines and dumps are not."""
     if head[:1] == b"\x80" or b"\0" in head[:4096]:
         return False
-    lines = head.decode("utf-8-sig", "replace").split("\n")[:SNIFF_LINES]
+    lines = unwrapped(head.decode("utf-8-sig", "replace").split("\n")[:SNIFF_LINES])
     text = next((line.lstrip() for line in lines if line.strip()), "")
     is_json = (text.startswith("[") and text[1:].lstrip()[:1] in ("{", "")) or (text.startswith("{") and not text.startswith("{'"))
     if is_json and object_of(text) is None:  # one document over many lines
@@ -122,6 +122,7 @@ class _Log:
     said: launcher.Launcher = field(default_factory=launcher.Launcher)
     _open: dict[tuple[Any, ...], Chain | launcher.Block] = field(default_factory=dict)
     _fed_at: dict[tuple[Any, ...], int] = field(default_factory=dict)  # number of the line that an open one took last
+    _tasks_are_nodes: bool = False  # the numbers that srun puts in front of lines are not ranks
     _loose: tuple[int, Mapping[str, Any]] | None = None  # an error line that may only introduce a traceback
 
     @property
@@ -139,14 +140,16 @@ class _Log:
         if _KERNEL.search(raw):
             return
         for piece in pieces(raw.rstrip()) if raw.strip() else ("",):
-            if (entry := object_of(piece)) is not None:
-                if row := progress.of_json(entry):
-                    self._step(Line(number, piece), row)
-                else:
-                    for line in message_of(entry, number):
-                        self._line(line, "")
+            line = parse(piece, number)
+            if (entry := object_of(line.text)) is None:
+                self._line(line, before)
+            elif row := progress.of_json(entry):
+                self._step(line, row)
+            elif event := event_of(entry):
+                self._event(line, event)
             else:
-                self._line(parse(piece, number), before)
+                for wrapped in message_of(entry, number):
+                    self._line(wrapped, "")
         if self._open:
             self._expire(number)
 
@@ -160,8 +163,15 @@ class _Log:
         steps, self.steps = self.steps, []
         return [row | {"rank": row["rank"] if row["rank"] is not None else rank_said} for row in steps]
 
+    def _of_task(self, line: Line) -> Line:
+        """A task of srun is a rank, unless it is seen to be a launcher or to speak for other ranks."""
+        if line.rank is not None and line.rank != line.label:
+            self._tasks_are_nodes = True
+        return line if line.rank is not None or self._tasks_are_nodes else replace(line, rank=line.label)
+
     def _line(self, line: Line, before: str) -> None:
         stream = line.stream
+        line = line if line.label is None else self._of_task(line)
         if (current := self._open.get(stream)) is not None:
             if isinstance(current, launcher.Block) and current.ends_entry(line):
                 self._failure(current)
@@ -212,6 +222,18 @@ class _Log:
             for sighting in self.said.failure(fields, is_root=block.is_root):
                 self.rows.add(line, sighting)
 
+    def _event(self, line: Line, event: dict[str, Any]) -> None:
+        """The end of a worker as torchelastic's own event tells it, and the error that the worker left behind."""
+        state, error = event.pop("state"), event.pop("error")
+        line = replace(line, rank=event["rank"], host=event["host"], text=f"worker {state.lower()}", is_bare=False)
+        if state == "FAILED":
+            for sighting in self.said.failure(event):
+                self.rows.add(line, sighting)
+            for wrapped in message_of(error or {}, line.number):
+                self._line(replace(line, text=wrapped.text), "")
+        elif state == "SUCCEEDED":
+            self.rows.add(line, Sighting("worker_finished", event))
+
     def _exception(self, line: Line, exception: str | None, text: str, frames: list[str] | None) -> None:
         for sighting in signatures_of(exception, text, frames or []):
             fields = {"message": text} | sighting.fields
@@ -225,7 +247,10 @@ class _Log:
             thrown = _TERMINATE.search(before)
             self._exception(line, thrown["type"] if thrown else None, line.text[what.end() :], None)
             return
-        sightings = self.said.sees(line) or classify(line.text)
+        sightings = self.said.sees(line)
+        if line.label is not None and any(s.signature.startswith("elastic_") or not s.fields for s in sightings):
+            self._tasks_are_nodes, line = True, replace(line, rank=None)  # a launcher speaks, of its workers
+        sightings = sightings or classify(line.text)
         for sighting in sightings:
             if sighting.signature == "elastic_agent_signal":
                 self.said.has_failed = True  # what ends from now on was stopped

@@ -58,7 +58,6 @@ def fixture(folder: Path, name: str) -> dict[str, list[Row]]:
         ("Mar  4 05:06:07 host-a x", "03-04T05:06:07", None, None, "host-a"),
         ("[03/04 05:06:07 d2.data]: x", "03-04T05:06:07", None, None, None),
         ("host-a:71:72 [0] NCCL WARN x", None, None, None, "host-a"),
-        ("12: x", None, None, 12, None),
         ("[17] [rank4]: x", None, None, 4, None),
         ("\x1b[32m05:06:07 \x1b[0mWARNING: x", "05:06:07", "warning", None, None),
         ("WARNING:torch.distributed.api:x", None, "warning", None, None),
@@ -104,6 +103,13 @@ def test_the_file_name_gives_the_rank_only_where_no_line_gives_another(tmp_path:
     assert "rank" not in one(tmp_path, "failed (exitcode: 1) local_rank: 0 (pid: 5) of binary\n", "node_rank_0.log")
 
 
+def test_a_task_of_srun_is_a_rank_unless_the_tasks_are_launchers(tmp_path: Path) -> None:
+    assert one(tmp_path, "12: MemoryError\n")["rank"] == 12
+    launched = "1: INFO starting workers for entrypoint\n1: failed (exitcode: 1) local_rank: 3 (pid: 5) of binary\n1: MemoryError\n"
+    assert [row.get("rank") for row in events(tmp_path, launched)] == [None, None, None]
+    assert [row.get("rank") for row in events(tmp_path, "1: [rank9]: MemoryError\n1: std::bad_alloc\n")] == [9, None]
+
+
 # Tracebacks
 
 
@@ -144,6 +150,17 @@ def test_the_exception_of_a_loader_process_comes_before_the_one_that_passes_it_o
     row = one(tmp_path, text)
     assert (row["exception"], row["frames"]) == ("ValueError", ["__getitem__ (/job/data.py:9)"])
     assert (row["sample_ids"], row["step"]) == (["17", "19"], 41)
+
+
+def test_the_exception_of_a_started_process_comes_before_that_of_its_parent(tmp_path: Path) -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/lib/spawn.py", line 3, in join\n    wait()\nspawn.ProcessRaisedException: \n\n'
+        '-- Process 2 terminated with the following error:\nTraceback (most recent call last):\n  File "/job/a.py", line 9, in f\n    1 / 0\n'
+        "ZeroDivisionError: division by zero\n\nContainer job exited with code 137\n"
+    )
+    failure, end = events(tmp_path, text)
+    assert (failure["exception"], failure["frames"]) == ("ZeroDivisionError", ["f (/job/a.py:9)"])
+    assert (end["signature"], end["signal"], end["exit_code"]) == ("process_signal", "SIGKILL", 137)
 
 
 def test_a_boxed_and_a_cut_traceback_are_read(tmp_path: Path) -> None:
@@ -318,6 +335,35 @@ def test_messages_wrapped_in_json(tmp_path: Path) -> None:
     assert (start["signature"], start["rank"], start["pid"]) == ("worker_started", 6, 4106)
     assert (failure["exception"], failure["rank"], failure["sample_ids"]) == ("ValueError", 6, ["s-0042"])
     assert failure["logged_at"] == datetime(2026, 3, 4, 5, 6, 9, tzinfo=UTC)
+
+
+def test_events_of_torchelastic_tell_how_a_worker_ended(tmp_path: Path) -> None:
+    error = {
+        "message": {
+            "message": "KeyError: 5",
+            "extraInfo": {"py_callstack": 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nKeyError: 5'},
+        }
+    }
+    told = {"global_rank": 3, "worker_id": "41", "hostname": "Host-A.example", "raw_error": json.dumps(error)}
+    text = "".join(
+        f"INFO api: {json.dumps({'name': f'torchelastic.worker.status.{state}', 'metadata': told | {'state': state}})}\n"
+        for state in ("FAILED", "SUCCEEDED")
+    )
+    failed, why, well = events(tmp_path, text)
+    assert (failed["signature"], failed["rank"], failed["pid"], failed["host"]) == ("elastic_child_failed", 3, 41, "host-a")
+    assert (why["exception"], why["rank"], why["frames"]) == ("KeyError", 3, ["f (a.py:3)"])
+    assert (well["signature"], well["rank"]) == ("worker_finished", 3)
+
+
+def test_lines_that_a_terminal_broke_are_put_together(tmp_path: Path) -> None:
+    whole = [
+        f"[rank{rank}]:[E304 05:06:07.123456789 ProcessGroup.cpp:1] [Rank {rank}] Watchdog caught collective operation" for rank in (4, 5)
+    ]
+    broken = "".join(f"{line[:75]}\n{line[75:]}\n" for line in whole)
+    assert [(row["signature"], row["rank"], row["record"]) for row in events(tmp_path, broken)] == [
+        ("nccl_watchdog_timeout", 4, "L1"),
+        ("nccl_watchdog_timeout", 5, "L3"),
+    ]
 
 
 # Kinds of lines
