@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["arguments", "run"]
 
 PACKAGE = "rca.drills"
-SMALL_BUFFER = 64  # recorder entries: eight ranks, three rounds and the logs then fit into 300 kB
+SMALL_BUFFER = 64  # recorder entries: eight ranks, three rounds, timings and logs then fit into 500 kB
 USUAL = {"tp": 2, "pp": 2, "dp": 2}
 ROW = "{fault:19} {seed:>4}  {view:15}{mark:6}{ranks:22}{cause:44}{layer:28}{action:24}{p:>5} {seconds:>7}"
 
@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     for live in (run_parser, campaign):
         live.add_argument("--live", action="store_true", help="start real jobs on this machine (torch, py-spy, root)")
-        live.add_argument("--small", action="store_true", help="keep it under 300 kB for eight ranks")
+        live.add_argument("--small", action="store_true", help="keep it under 500 kB for eight ranks")
         live.add_argument("--python", default=sys.executable, metavar="EXE", help="interpreter of the job")
 
 

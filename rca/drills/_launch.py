@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -61,6 +63,7 @@ class Job:
         self.lost_hosts: set[str] = set()
         _copy_program(folder)
         write_json(folder / "config.json", {**self._config(injection), **injection.config})
+        self.scratch = Path(tempfile.mkdtemp(prefix="drill-"))  # killed workers leave sockets there, whose paths must be short
 
     def _config(self, injection: Injection) -> dict[str, Any]:
         layout, num_microbatches = self.layout, 2
@@ -108,6 +111,7 @@ class Job:
         """Ours without what would change the job, with the recorder's settings stated and not left to defaults."""
         return {k: v for k, v in os.environ.items() if not k.startswith(("TORCH", "PYTHON", "GLOO_", "NCCL_"))} | {
             TOKEN: self.token,
+            "TMPDIR": str(self.scratch),
             "LOGLEVEL": "INFO",  # of the agents
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore:Failed to initialize NumPy",  # the job needs none
@@ -231,10 +235,11 @@ class Job:
                 self.agents[number].wait(max(1.0, deadline - time.monotonic()))
 
     def end(self) -> None:
-        """Kill everything and collect the agents."""
+        """Kill everything, collect the agents, and clear away what the killed could not."""
         end_all(self.token)
         for agent in self.agents:
             agent.wait()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 def _copy_program(folder: Path) -> None:
