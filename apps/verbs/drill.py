@@ -15,7 +15,7 @@ __all__ = ["arguments", "run"]
 PACKAGE = "rca.drills"
 SMALL_BUFFER = 64  # recorder entries: eight ranks, three rounds, timings and logs then fit into 500 kB
 USUAL = {"tp": 2, "pp": 2, "dp": 2}
-ROW = "{fault:19} {seed:>4}  {view:15}{mark:6}{ranks:22}{cause:44}{layer:28}{action:24}{p:>5} {seconds:>7}"
+ROW = "{fault:19} {seed:>4}  {view:15}{mark:6}{ranks:22}{cause:48}{layer:28}{action:24}{p:>5} {seconds:>7}"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
