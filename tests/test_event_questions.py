@@ -137,6 +137,14 @@ class TestProcessDeath:
     def test_a_process_of_another_host_is_another_process(self, host: str, pid: int) -> None:
         assert killed().kernel(host, "oom", 19.9, pid=pid).only("process_death").sign == "killed"
 
+    def test_a_loader_worker_is_known_by_the_rank_that_misses_it(self) -> None:
+        job = Job().log(
+            5, "dataloader_worker_killed", 20, "DataLoader worker (pid 777) is killed by signal: Killed", pid=777, signal="SIGKILL"
+        )
+        assert job.only("process_death").sign == "loader_killed"
+        found = job.kernel("host-c", "oom", 19.9, pid=777).only("process_death")
+        assert (found.sign, found.ranks) == ("killed_for_memory", (5,))
+
     def test_a_memory_kill_that_no_rank_is_tied_to_accuses_nobody(self) -> None:
         found = Job().kernel("host-a", "oom", 19.9, pid=4711).only("process_death")
         assert (found.sign, found.ranks, found.hosts) == ("memory_killed_on_host", (), ("host-a",))

@@ -220,11 +220,15 @@ def _fault(kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:
 
 
 def _killed_for_memory(case: Tables, logs: JobLogs) -> list[Fault]:
-    """Ranks whose very process the kernel says it killed for memory, on the rank's host where both are known."""
+    """Ranks whose very process, or loader worker that they name as killed, the kernel says it killed for memory, on the rank's host."""
     rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("pid").is_not_null()).collect()
+    workers = {line.pid: line.rank for line in logs.lines if line.signature == "dataloader_worker_killed"}
     found = []
     for row in rows.sort("evidence_id", "record").iter_rows(named=True):
         rank = logs.rank_of(row["pid"], row["host"])
+        worker_of = workers.get(row["pid"])
+        if rank is None and worker_of is not None and row["host"] in (None, logs.hosts.get(worker_of)):
+            rank = worker_of
         if rank is not None:
             found.append(_fault("killed_for_memory", (rank,), [kernel_line(row, rank, logs)]))
     return found
@@ -243,8 +247,7 @@ def _lost_hosts(logs: JobLogs) -> list[Fault]:
     """Hosts that the scheduler says have failed, with all their ranks."""
     found: dict[tuple[int, ...], list[Line]] = defaultdict(list)
     for line in logs.lines:
-        ranks = logs.ranks_on(line.host)
-        if ranks and line.signature in ("node_failure", "slurm_node_failure"):
+        if line.signature in ("node_failure", "slurm_node_failure") and (ranks := logs.ranks_on(line.host)):
             found[ranks].append(line)
     return [_fault("host_lost", ranks, lines) for ranks, lines in sorted(found.items())]
 

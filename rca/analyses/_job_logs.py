@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -74,7 +75,7 @@ class JobLogs:
     span: tuple[datetime, datetime] | None = None  # first and last instant of logs, dumps and step timings
     own_logs: frozenset[str] = frozenset()  # files that are of one rank alone
 
-    @property
+    @cached_property
     def everyone(self) -> frozenset[int]:
         """All ranks of the job as far as known."""
         named = frozenset(self.hosts) | frozenset(self.pids) | {line.rank for line in self.lines if line.rank is not None}
@@ -90,15 +91,17 @@ class JobLogs:
 
     def rank_of(self, pid: int | None, host: str | None = None) -> int | None:
         """The one rank that has this process (or a loader worker of this id), on this host where both are known."""
-        if pid is None:
-            return None
-        fitting = {
-            rank
-            for known in (self.pids, self.worker_pids)
-            for rank, pids in known.items()
-            if pid in pids and (host is None or self.hosts.get(rank, host) == host)
-        }
+        fitting = {rank for rank in self._by_pid.get(pid or 0, ()) if host is None or self.hosts.get(rank, host) == host}
         return fitting.pop() if len(fitting) == 1 else None
+
+    @cached_property
+    def _by_pid(self) -> Mapping[int, set[int]]:
+        found: dict[int, set[int]] = defaultdict(set)
+        for known in (self.pids, self.worker_pids):
+            for rank, pids in known.items():
+                for pid in pids:
+                    found[pid].add(rank)
+        return found
 
     def moment(self, line: Line) -> datetime | None:
         """When a line was written: its own instant, else that of the last dated line before it in its file (a traceback has no stamps)."""
