@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from rca.analyses._faults import Story, story
-from rca.analyses._job_logs import READS, cite_line, iso, ranks_text
+from rca.analyses._job_logs import READS, cite_line, iso, ranks_text, step_at_end
 from rca.analyses._kernel_roots import Record, Scene, scene
 from rca.analyses._waits import build_waits
 from rca.errors import NotEnoughEvidence
@@ -94,6 +94,7 @@ def _finding(case: Tables, told: Story, roots: Sequence[Record], *, sign: str | 
         "failed_at": iso(root.line.at),
         "xid": root.code if root.kind == "xid" else None,
         "gpu": root.gpu,
+        "step": step_at_end(case, ranks[0]) if len(ranks) == 1 else None,
         "candidates": [] if ranks else candidates,
     }
     return Finding(
