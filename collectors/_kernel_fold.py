@@ -18,7 +18,15 @@ SEVERAL: Final = "several"
 LOST_XID: Final = 79  # the Xid of a GPU that has fallen off the bus
 VERDICT_XID: Final = 154  # says what the driver thinks is needed: each verdict is a row
 TIMEOUT_XIDS: Final = (119, 120)
-_FILLED_LATER: Final = ("severity", "unit", "link", "caused_by", "recovery")  # where the first line of a burst does not say
+_FILLED_LATER: Final = (
+    "pid",
+    "process",
+    "severity",
+    "unit",
+    "link",
+    "caused_by",
+    "recovery",
+)  # where the first line of a burst does not say
 _COLUMNS: Final = ("kind", "code", "gpu", "device", "pid", "process", "severity", "unit", "link", "caused_by", "recovery", "message")
 
 Key = tuple[Any, ...]

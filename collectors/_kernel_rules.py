@@ -33,11 +33,10 @@ _SEVERITIES: Final = (  # how the words for them begin, lower case; the first th
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Lines of one kind: they hold one of `markers` and begin as `pattern` says, whose groups fill columns (device2 is device too)."""
+    """Lines of one kind: they begin as `pattern` says, whose groups fill columns (device2 is device too)."""
 
     kind: str
     what: str
-    markers: tuple[str, ...]
     pattern: re.Pattern[str]
     severity: str | None
     turn: Callable[[Event], Event] | None
@@ -45,8 +44,8 @@ class _Rule:
 
 def other_event(body: str) -> Event | None:
     """The event that the first fitting rule makes of a line; None for a line that no rule knows."""
-    for rule in _rules():
-        if any(marker in body for marker in rule.markers) and (found := rule.pattern.match(body)):
+    for marker, rule in _rules():
+        if marker in body and (found := rule.pattern.match(body)):
             event = _event(rule, found, body[:MESSAGE_CHARS])
             return rule.turn(event) if rule.turn else event
     return None
@@ -54,11 +53,12 @@ def other_event(body: str) -> Event | None:
 
 def markers() -> set[str]:
     """Words of which a line must hold one for any rule to fit."""
-    return {marker for rule in _rules() for marker in rule.markers}
+    return {marker for marker, _ in _rules()}
 
 
 @lru_cache(maxsize=1)
-def _rules() -> tuple[_Rule, ...]:
+def _rules() -> tuple[tuple[str, _Rule], ...]:
+    """Every rule with each of its markers, in the order of the catalogue."""
     text = resources.files("rca.catalogue").joinpath("kernel_lines.csv").read_text("utf-8")
     rules = []
     for row in csv.DictReader(text.splitlines()):
@@ -66,7 +66,8 @@ def _rules() -> tuple[_Rule, ...]:
         for word, meaning in _WORDS.items():
             pattern = pattern.replace(word, meaning)
         turn = _TURNS[row["turn"]] if row["turn"] else None
-        rules.append(_Rule(row["kind"], row["what"], tuple(row["markers"].split("|")), re.compile(pattern), row["severity"] or None, turn))
+        rule = _Rule(row["kind"], row["what"], re.compile(pattern), row["severity"] or None, turn)
+        rules += [(marker, rule) for marker in row["markers"].split("|")]
     return tuple(rules)
 
 

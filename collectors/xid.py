@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from collectors._kernel_clock import wall_stamp
 from collectors._kernel_cover import Cover
@@ -32,22 +32,22 @@ __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("kernel_events", "host_logs")
 
-SNIFF_LINES: Final = 200
-KERNEL_SHARE: Final = 0.5  # of the lines must look like a kernel log's, where no line tells an event
+SNIFF_LINES: Final = 40  # of the head, evenly spread
+MOST: Final = 0.5  # of the lines: more than that makes a log one of that kind
 MAX_ROWS: Final = 20_000  # held in memory before they are given out; a burst over that border becomes two rows
 NEAR_LINES: Final = 4  # within which a message of several lines is told to its end
 _ENDINGS: Final = re.compile(r"(?:\.(?:log|txt|out|json|gz|zst|xz|\d{1,8}))+$")
 _WORD: Final = r"(?:dmesg|kern(?:el)?|kmsg|journal(?:ctl)?|syslog|messages)"
 _NAMED: Final = re.compile(rf"(?P<before>.{{1,80}}?)[._\-]{_WORD}|{_WORD}[._\-](?P<after>.{{1,80}})")
-_HOST: Final = re.compile(r"(?=.{0,80}[0-9\-])[A-Za-z][A-Za-z0-9\-]{0,62}(?:\.[A-Za-z0-9][A-Za-z0-9\-]{0,62}){0,8}")
-_NO_HOST: Final = re.compile(r"(?:rank|job|round|attempt|step|run|slurm|part|boot|task|xid|gpu)[\-_]?\d*|.*-(?:old|prev|last|all)", re.I)
+_HOST: Final = re.compile(r"(?=.{0,80}\d)[A-Za-z][A-Za-z0-9\-]{0,62}(?:\.[A-Za-z0-9][A-Za-z0-9\-]{0,62}){0,8}")
+_NO_HOST: Final = re.compile(r"(?:rank|job|round|attempt|step|run|slurm|part|boot|task|xid|log)[\-_]?\d*|.*-(?:old|prev|last|all)", re.I)
 
 
 def claims(name: str, head: bytes) -> bool:
-    """A line of a driver or kernel that tells an event, or mostly lines with the prefixes of a kernel log."""
+    """A line of a driver or kernel that tells an event, or mostly lines with the prefixes of a kernel's or a host's log."""
     if not head or head[:1] == b"\x80" or b"\0" in head[:1024]:
         return False
-    if _is_kernel_log(head):
+    if _kind_of_log(head):
         return True
     reader = _Reader(None)
     for number, text in marked_lines(head, 1):
@@ -60,6 +60,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     events, logs = TABLES["kernel_events"], TABLES["host_logs"]
     host = _host_in_name(source.path)
     reader, cover = _Reader(host), Cover(host)
+    kind = _kind_of_log(source.head)
     num_lines = 0
     for block in whole_lines(source):
         if isinstance(block, Skip):
@@ -68,19 +69,25 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         for number, text in marked_lines(block, num_lines + 1):
             cover.see(reader.take(text, number))
         cover.see_edges(block)
+        if kind == "host" and b" kernel: " in block:
+            kind = "kernel"
         num_lines += block.count(b"\n") + (not block.endswith(b"\n"))
         if len(reader.events) >= MAX_ROWS:
             yield events, events.rows(reader.events.take_rows())
     yield events, events.rows(reader.events.take_rows())
-    if _is_kernel_log(source.head):
+    if kind == "kernel":
         yield logs, logs.rows(cover.rows(num_lines))
 
 
-def _is_kernel_log(head: bytes) -> bool:
-    """Whether most lines have a kernel log's prefix or tell an event, or some have the kernel's tag in a syslog."""
-    lines = [line for text in head.split(b"\n")[:SNIFF_LINES] if text.strip() and (line := peel(text.decode("utf-8", "replace")))]
+def _kind_of_log(head: bytes) -> Literal["kernel", "host", ""]:
+    """`kernel`: most lines have its prefix or tell an event, or some its tag in a syslog. `host`: a syslog, so far without such a line."""
+    texts = [text for text in head.split(b"\n") if text.strip()]
+    lines = [peel(text.decode("utf-8", "replace")) for text in texts[:: max(1, len(texts) // SNIFF_LINES)]]
     kernel = [line for line in lines if line.is_kernel or gpu_event(line.body) or other_event(line.body)]
-    return len(kernel) > KERNEL_SHARE * len(lines) or any(line.host and line.stamp.has_wall for line in kernel)
+    tagged = [line for line in lines if line.host and line.stamp.has_wall]
+    if len(kernel) > MOST * len(lines) or any(line.is_kernel for line in tagged):
+        return "kernel"
+    return "host" if len(tagged) > MOST * len(lines) else ""
 
 
 def _host_in_name(path: str) -> str | None:
@@ -120,7 +127,7 @@ class _Reader:
             if wall := wall_stamp(found["stamp"], 0, line.stamp):
                 line.stamp = wall[0]
             self._sender = number, line
-        elif self._sender and number - self._sender[0] <= NEAR_LINES and line.host is None:
+        elif self._sender and number - self._sender[0] <= NEAR_LINES and line.host is None and not line.stamp.has_wall:
             sent = self._sender[1]
             line.host = sent.host
             line.stamp = replace(sent.stamp, uptime_s=line.stamp.uptime_s)

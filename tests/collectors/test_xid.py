@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _house import ROOT
 from _sources import FIXTURES, rows_of, source_of
 
 from collectors import xid
+from rca.causes import CAUSES
 
 BODY = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4242, name=nvc:[driver], GPU has fallen off the bus."
 AT = datetime(2026, 3, 2, 8, 12, 7, 612100, UTC)
@@ -255,6 +258,12 @@ OTHERS: dict[str, dict[str, Any]] = {
         "device": "fs02-MDT0000",
     },
     "NVRM: GPU 0000:b1:00.0: RmInitAdapter failed! (0x62:0xffff:2477)": {"kind": "other", "gpu": "0000:b1:00"},
+    "Memory cgroup out of memory: Killed process 12, UID 48, (httpd).": {"kind": "oom", "pid": 12, "process": "httpd"},
+    "nvidia: probe of 0000:05:00.0 failed with error -1": {"kind": "other", "gpu": "0000:05:00"},
+    "mlx5_core 0000:03:00.0: wait_func:1151:(pid 12): ACCESS_REG(0x805) timeout. Will cause a leak of a command resource": {"kind": "nic"},
+    "mlx5_core 0000:03:00.0: poll_health:795:(pid 0): device's health compromised - reached miss count": {"kind": "nic"},
+    "efa 0000:00:06.0: Admin queue is closed": {"kind": "nic", "device": "0000:00:06.0"},
+    "pcieport 0000:b0:01.0: DPC: containment event, status:0x1f01 source:0x0000": {"kind": "aer", "severity": "uncorrected"},
     "Memory cgroup out of memory: Killed process 12 (pyth": {"kind": "oom", "pid": 12, "process": "pyth", "unit": "memcg"},
     "  3a | 12/14/22 | 23:09:44 CET | Memory | Correctable ECC (@DIMMA1) | Asserted": {
         "kind": "edac",
@@ -272,6 +281,23 @@ OTHERS: dict[str, dict[str, Any]] = {
 def test_other_line_of_every_kind(line: str, tmp_path: Path) -> None:
     (row,) = events_of(tmp_path, f"{line}\n")
     assert {key: row[key] for key in OTHERS[line]} == OTHERS[line]
+
+
+WHOLE = (
+    "[ 1843.308145] ",
+    "2026-03-02T08:12:07,612100+00:00 ",
+    "Mar  2 08:12:07 host-a kernel: [ 1843.308145] ",
+    "4,1227,437812449,-;",
+    "host-b: [  1.000000] ",
+)
+
+
+@pytest.mark.parametrize("prefix", WHOLE)
+def test_every_body_is_the_same_event_under_any_prefix(prefix: str, tmp_path: Path) -> None:
+    for line, expected in {**XIDS, **OTHERS}.items():
+        if not {"logged_at", "logged_at_local"} & set(expected):
+            (row,) = events_of(tmp_path, f"{prefix}{line}\n")
+            assert {key: row[key] for key in expected} == expected, line
 
 
 DECOYS = (
@@ -307,10 +333,10 @@ def test_decoy_gives_no_event(line: str, tmp_path: Path) -> None:
 def test_log_without_an_event_is_claimed_and_listed_with_what_it_covers(tmp_path: Path) -> None:
     data = (FIXTURES / "kernel_quiet.log").read_bytes()
     assert xid.claims("x", data)
-    tables, _ = rows_of(xid, source_of(tmp_path, data, "host-a.dmesg.log"))
+    tables, _ = rows_of(xid, source_of(tmp_path, data, "gpu-n18.dmesg.log"))
     assert tables["kernel_events"] == []
     (log,) = tables["host_logs"]
-    assert (log["host"], log["first_uptime_s"], log["last_uptime_s"], log["num_lines"]) == ("host-a", 1.000001, 33.0, 8)
+    assert (log["host"], log["first_uptime_s"], log["last_uptime_s"], log["num_lines"]) == ("gpu-n18", 1.000001, 33.0, 8)
 
 
 def test_file_that_only_quotes_a_kernel_line_is_no_kernel_log(tmp_path: Path) -> None:
@@ -319,6 +345,17 @@ def test_file_that_only_quotes_a_kernel_line_is_no_kernel_log(tmp_path: Path) ->
     tables, _ = rows_of(xid, source_of(tmp_path, data))
     assert len(tables["kernel_events"]) == 1
     assert tables["host_logs"] == []
+
+
+def test_syslog_is_read_to_its_first_kernel_line_however_late_that_comes(tmp_path: Path) -> None:
+    user = "Mar  2 08:00:00 host-a cron[12]: (root) CMD (true)\n" * 3000
+    kernel = f"Mar  2 09:00:00 host-a kernel: {BODY}\n"
+    assert xid.claims("x", user.encode()[:65536])
+    tables, _ = rows_of(xid, source_of(tmp_path, (user + kernel).encode()))
+    assert [row["record"] for row in tables["kernel_events"]] == ["L3001"]
+    assert [row["host"] for row in tables["host_logs"]] == ["host-a"]
+    tables, _ = rows_of(xid, source_of(tmp_path, user.encode()))
+    assert tables == {"kernel_events": [], "host_logs": []}, "nothing of the kernel was read"
 
 
 def test_hosts_of_one_file_are_listed_one_by_one(tmp_path: Path) -> None:
@@ -334,7 +371,9 @@ def test_hosts_of_one_file_are_listed_one_by_one(tmp_path: Path) -> None:
     [
         ("gpu-n18.dmesg.log", "gpu-n18"),
         ("kernel-host12.log", "host12"),
-        ("run/HOST-A.example.org.kern.log.1", "host-a"),
+        ("run/HOST-A7.example.org.kern.log.1", "host-a7"),
+        ("kern.log-20260302", None),
+        ("dmesg-after-crash.txt", None),
         ("dmesg.log", None),
         ("kernel-2026-03-02.log", None),
         ("obj0017", None),
@@ -458,3 +497,22 @@ def test_entry_of_the_journal_with_values_of_wrong_kinds_does_no_harm(tmp_path: 
         {"MESSAGE": [300, -1], "x": BODY},
     ):
         rows_of(xid, source_of(tmp_path, json.dumps(entry).encode()))
+
+
+@pytest.mark.parametrize("name", ["xid", "sxid"])
+def test_catalogue_of_codes_uses_our_words_and_names_each_code_once(name: str) -> None:
+    rows = catalogue(name)
+    assert len({row["code"] for row in rows}) == len(rows) > 80
+    assert {row["role"] for row in rows} <= {"root", "application", "consequence", "either", "repair", "info"}
+    assert {row["cause"] for row in rows} <= {*CAUSES, ""}
+    assert all(row["name"] and row["layer"] and row["policy"] and row["source"] for row in rows)
+
+
+def test_catalogue_of_lines_has_for_every_rule_a_word_to_find_it_by_and_who_says_it() -> None:
+    rows = catalogue("kernel_lines")
+    assert all(len(marker) > 3 for row in rows for marker in row["markers"].split("|"))
+    assert all(row["said_by"] for row in rows)
+
+
+def catalogue(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((ROOT / "rca" / "catalogue" / f"{name}.csv").read_text().splitlines()))
