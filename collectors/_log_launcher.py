@@ -52,7 +52,7 @@ _RANK: Final = re.compile(r"(?i)(?<![a-z_])(?:global[_ ])?rank\W{1,3}(?P<rank>\d
 _PID: Final = re.compile(r"(?i)\bpid\W{1,3}(?P<pid>\d{1,9})\b")
 _HOST: Final = re.compile(r"(?i)(?:\bhost(?:name)?|\bon node)\s?[:=]?\s?(?P<host>[a-z][\w.-]{0,62})")
 _BLOCK: Final = re.compile(r"^\s*(?P<kind>Failures:|Root Cause \(first observed failure\):)")
-_FIELD: Final = re.compile(r"^\s*(?P<name>time|host|rank|exitcode|error_file|traceback) *: (?P<value>.*)$")
+_FIELD: Final = re.compile(r"^\s*(?P<name>time|host|rank|exitcode|error_file|traceback) *: (?!Traceback )(?P<value>.*)$")
 _ENTRY: Final = re.compile(r"^\s*\[\d{1,7}\]:\s*$|^\s*<NO_OTHER_FAILURES>")
 _STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d")
 _RULE: Final = re.compile(r"^\s*[-=]{8,}\s*$")

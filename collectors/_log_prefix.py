@@ -34,7 +34,7 @@ _END: Final = r"[\])\"]?:?(?: -(?= ))?"
 _FORMS: Final = (  # name and pattern; what the groups of each hold is said in `parse`
     ("iso", rf"(?:time|ts)?=?[\[(\"]?(\d{{4}}[-/]{_DAY})[T _]({_TIME}){_FRACTION}( ?(?:Z|UTC)\b| ?[+-]\d\d:?\d\d(?!\d))?{_END}"),
     ("glog", rf"\[?([DIWEFCV])(\d{{8}}|\d{{3,4}}) ({_TIME}){_FRACTION}(?: +\d{{1,9}})?(?: +[^\s\]]{{1,200}}:\d+\])?"),
-    ("at_host", r"\[([A-Za-z][\w.-]{0,62})\](?= ?\[(?i:rank) ?\d)"),
+    ("at_host", rf"\[(?!(?:{_WORD}|default|main|train\w*|worker|std\w+)\])([A-Za-z][\w.-]{{0,62}})\](?= ?\[(?i:rank) ?\d)"),
     ("rank", r"[\[(](?i:(?:global[_ ])?rank)[ _:=]{0,2}(\d{1,7})[\])]:?|RANK (\d{1,7}) -(?= )"),
     ("group", r"\[PG (?:ID )?([^\s\]]{1,20})(?: PG GUID ?([^\s\]]{0,200}))? {1,2}Rank (\d{1,7})\]"),
     ("level", rf"[\[(]?({_WORD})[\])]?(?:\s?[-:|])?(?=\s|$)|({_WORD}):[\w.]{{1,100}}:|\[([DIWEF]) [\w./-]{{1,100}}:\d+\]"),
@@ -48,15 +48,16 @@ _FORMS: Final = (  # name and pattern; what the groups of each hold is said in `
     ("logfmt", r'(?:level|lvl)="?([A-Za-z]{4,8})"? (?:msg|message)="?'),
     ("quote", r"[|>](?= )"),
 )
-_NO_HOST: Final = (
-    r"(?!(?:rank|step|epoch|iter|iteration|gpu|cuda|layer|stage|worker|frame|python|attempt|error|local_rank|libc|lib)[\d.]*:)"
+_NO_HOST: Final = (  # what also stands before a colon and ends in a number
+    r"(?!(?:(?:local_|global_)?rank|step|epoch|iter|iteration|batch|sample|shard|layer|stage|worker|frame|attempt|error|gpu|cuda|nccl|torch|python"
+    r"|libc|lib|fp|bf|tf|int|uint|float|sm|sha|md|utf|base|http|ipv|v)[\d._-]*:)"
 )
 _FIRST_FORMS: Final = (  # only at the beginning of a line
     ("number", r"\[\d{1,9}\](?= )"),  # of an editor; device of NCCL
     ("label", r"(\d{1,6}):(?= )"),  # srun --label, mpirun
     (  # pdsh, DeepSpeed's launcher: a name with a number, or before a stamp one with a dash
         "shell_host",
-        rf"{_NO_HOST}([a-z](?:[a-z_]|[\w.]*-)[\w.-]{{0,60}}\d[\w-]{{0,20}}|[a-z]\d{{2,6}}"
+        rf"{_NO_HOST}([a-z][\w.]{{0,30}}-[\w.-]{{0,30}}\d[\w-]{{0,20}}|[a-z_]{{1,20}}\d{{2,6}}"
         r"|[a-z]\w{0,30}-[\w-]{1,30}(?=: \[?\d{4}-)):(?= )",
     ),
 )

@@ -17,6 +17,7 @@ from collectors._log_prefix import plain_host
 
 __all__ = ["WORDS", "announcement"]
 
+MAX_TEXT = 1000  # characters of a reason that are kept
 WORDS: Final = (
     *("maintenance", "drain", "cordon", "decommission", "planned", "scale down", "scale-down", "scaling down", "scaled down", "scaledown"),
     *("scale in", "scale-in", "scaling in", "scaled in", "on request", "request of", "requested", "operator", "by user", "by the user"),
@@ -65,7 +66,7 @@ def announcement(text: str, signature: str | None, host: str | None = None) -> d
         told = _OF_SIGNATURE[signature]
         is_node = signature == "slurm_node_failure"
         by = "user" if signature == "slurm_cancelled" and " by " in text.lower() else told["by"]
-        return told | {"by": by, "host": host if is_node else None, "reason": text.strip()}
+        return told | {"by": by, "host": host if is_node else None, "reason": text.strip()[:MAX_TEXT]}
     if not holds(text, WORDS):
         return None
     state = next((state for state, regex in _states() if regex.search(text)), None)
@@ -79,5 +80,5 @@ def announcement(text: str, signature: str | None, host: str | None = None) -> d
         "is_planned": _FAILURE.search(text) is None,
         "by": next((actor for actor, regex in _ACTORS if regex.search(text)), None),
         "host": plain_host(node["host"]) if node else None,
-        "reason": text.strip(),
+        "reason": text.strip()[:MAX_TEXT],
     }

@@ -44,6 +44,7 @@ class Chain:
     """A traceback being read. `feed` it the lines of its stream until it says no, then ask for the first exception."""
 
     line: Line  # the header, with the clock, rank and host of the chain
+    is_ignored: bool = False  # the interpreter said that it goes on
     exception: str | None = None
     text: str = ""
     frames: list[str] = field(default_factory=list)  # outermost first while reading
@@ -120,9 +121,9 @@ class Chain:
         return line.is_bare or (line.level == self.line.level and (line.local or "")[:19] == (self.line.local or "")[:19])
 
     @property
-    def is_something(self) -> bool:
-        """Whether more than a header was read."""
-        return bool(self.exception or self.frames)
+    def is_event(self) -> bool:
+        """Whether more than a header was read, and it ended what was being done."""
+        return not self.is_ignored and bool(self.exception or self.frames)
 
 
 def _indent(text: str, lead: str | None = None) -> int:

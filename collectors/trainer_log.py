@@ -37,20 +37,16 @@ EMITS = ("log_events", "scheduler_events", "progress", "ranks")
 BATCH_ROWS = 50_000  # rows of `progress` held before they are given out
 MAX_STREAMS = 4096  # tracebacks and blocks open at a time
 MAX_WAIT = 500  # lines of other streams after which an open traceback counts as ended
+EXPIRE_EVERY = 50  # lines
 SNIFF_LINES = 4000
+MAX_ANNOUNCED = 10_000  # different announcements that are kept
 _STRUCTURE: Final = (
-    "traceback (most",
-    "error: ",
-    "exception: ",
-    "failures:",
-    "root cause (first",
-    " error ",
-    "[error]",
-    "critical",
-    "what():",
+    *("traceback (most", "error: ", "exception: ", "failures:", "root cause (first", " error ", "[error]", "critical", "what():"),
+    "torchelastic.",
 )
 _KERNEL: Final = re.compile(r"^\W{0,4}(?:<\d+>)?\[ *\d+\.\d{4,6}\]|\bkernel: |NVRM: Xid|^\d+,\d+,\d+,-")
 _WHAT: Final = re.compile(r"^\s*what\(\): +")
+_IGNORED: Final = re.compile(r"Exception ignored in")  # Python goes on: no event
 _TERMINATE: Final = re.compile(r"terminate called after throwing an instance of '(?P<type>[^']{1,200})'")
 _MARKS: Final = re.compile(  # of the log of a training job in which no line is noteworthy
     r"(?i)torch/distributed/[\w/]+\.py:\d+\]|(?:INFO|WARNING|ERROR):torch\.|\bNCCL (?:INFO|WARN|version)\b|^(?:slurmstepd|srun|salloc): "
@@ -58,7 +54,7 @@ _MARKS: Final = re.compile(  # of the log of a training job in which no line is 
     re.MULTILINE,
 )
 _HEADING: Final = re.compile(r"#{1,6} \w")
-_WORDS: Final = ("torchelastic.", *words(), *progress.WORDS, *scheduler.WORDS, *launcher.WORDS, *_STRUCTURE)
+_WORDS: Final = (*words(), *progress.WORDS, *scheduler.WORDS, *launcher.WORDS, *_STRUCTURE)
 
 
 def claims(name: str, head: bytes) -> bool:
@@ -118,8 +114,8 @@ class _Log:
 
     rows: Rows = field(default_factory=Rows)
     steps: list[dict[str, Any]] = field(default_factory=list)
-    announced: list[dict[str, Any]] = field(default_factory=list)
     said: launcher.Launcher = field(default_factory=launcher.Launcher)
+    _announced: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     _open: dict[tuple[Any, ...], Chain | launcher.Block] = field(default_factory=dict)
     _fed_at: dict[tuple[Any, ...], int] = field(default_factory=dict)  # number of the line that an open one took last
     _tasks_are_nodes: bool = False  # the numbers that srun puts in front of lines are not ranks
@@ -131,9 +127,14 @@ class _Log:
         return bool(self._open)
 
     @property
+    def announced(self) -> list[dict[str, Any]]:
+        """Rows of `scheduler_events`: each announcement once, where it was first made."""
+        return list(self._announced.values())
+
+    @property
     def has_seen_something(self) -> bool:
         """Whether any line was recognised."""
-        return bool(self.rows or self.steps or self.announced or self._open)
+        return bool(self.rows or self.steps or self._announced or self._open)
 
     def take(self, raw: str, number: int, before: str) -> None:
         """Read one physical line; `before` is the one above it."""
@@ -150,7 +151,7 @@ class _Log:
             else:
                 for wrapped in message_of(entry, number):
                     self._line(wrapped, "")
-        if self._open:
+        if self._open and number % EXPIRE_EVERY == 0:
             self._expire(number)
 
     def close(self) -> None:
@@ -173,8 +174,9 @@ class _Log:
         stream = line.stream
         line = line if line.label is None else self._of_task(line)
         if (current := self._open.get(stream)) is not None:
-            if isinstance(current, launcher.Block) and current.ends_entry(line):
-                self._failure(current)
+            if isinstance(current, launcher.Block) and (current.ends_entry(line) or begins(line)):
+                who = self._failure(current)
+                line = replace(line, **who) if begins(line) else line  # the traceback that the worker left behind
             if current.feed(line):
                 self._fed_at[stream] = line.number
                 return
@@ -182,7 +184,7 @@ class _Log:
         if not line.text.strip():
             return
         if begins(line):
-            self._start(stream, Chain(self._in_context(line, before)))
+            self._start(stream, Chain(self._in_context(line, before), is_ignored=_IGNORED.search(before) is not None))
         elif block := launcher.begins_block(line):
             self._start(stream, block)
         else:
@@ -197,9 +199,9 @@ class _Log:
             self.rows.drop(self._loose[1])
 
     def _in_context(self, line: Line, before: str) -> Line:
-        """A bare traceback belongs to the record that logs it: an error line right above it."""
+        """A bare traceback belongs to the record that logs it: an error or warning right above it."""
         above = parse(before, line.number - 1) if line.is_bare and before.strip() else line
-        if above.is_bare or above.level != "error":
+        if above.is_bare or above.level not in ("error", "warning"):
             return line
         return replace(line, at=above.at, local=above.local, level=above.level, rank=above.rank, host=above.host, pid=above.pid)
 
@@ -212,15 +214,18 @@ class _Log:
         del self._fed_at[stream]
         if isinstance(ended, launcher.Block):
             self._failure(ended)
-        elif ended.is_something:
+        elif ended.is_event:
             frames = ended.frames[::-1][:MAX_FRAMES]
             self._exception(ended.line, ended.exception, ended.text, frames)
 
-    def _failure(self, block: launcher.Block) -> None:
-        if (entry := block.take()) is not None:
-            line, fields = entry
-            for sighting in self.said.failure(fields, is_root=block.is_root):
-                self.rows.add(line, sighting)
+    def _failure(self, block: launcher.Block) -> dict[str, Any]:
+        """Add the failure that was read of a block. Gives whose it is."""
+        if (entry := block.take()) is None:
+            return {}
+        line, fields = entry
+        for sighting in self.said.failure(fields, is_root=block.is_root):
+            self.rows.add(line, sighting)
+        return {name: fields[name] for name in ("rank", "host", "pid")}
 
     def _event(self, line: Line, event: dict[str, Any]) -> None:
         """The end of a worker as torchelastic's own event tells it, and the error that the worker left behind."""
@@ -257,7 +262,9 @@ class _Log:
         signature = sightings[0].signature if sightings else None
         if (told := scheduler.announcement(line.text, signature)) is not None:
             stamp = next((s.fields["logged_at_local"] for s in sightings if "logged_at_local" in s.fields), line.local)
-            self.announced.append(told | {"record": f"L{line.number}", "changed_at": line.at, "changed_at_local": stamp})
+            row = told | {"record": f"L{line.number}", "changed_at": line.at, "changed_at_local": stamp}
+            if len(self._announced) < MAX_ANNOUNCED:
+                self._announced.setdefault(tuple(told.values()), row)
         thrown_bare = bare_exception(line.text)
         if not sightings and thrown_bare:
             self._exception(line, *thrown_bare, None)

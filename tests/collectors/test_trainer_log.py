@@ -59,6 +59,9 @@ def fixture(folder: Path, name: str) -> dict[str, list[Row]]:
         ("[03/04 05:06:07 d2.data]: x", "03-04T05:06:07", None, None, None),
         ("host-a:71:72 [0] NCCL WARN x", None, None, None, "host-a"),
         ("[17] [rank4]: x", None, None, 4, None),
+        ("[2026-03-04 05:06:07,089] [INFO] [rank4] x", "2026-03-04T05:06:07.089", "info", 4, None),
+        ("g002: [rank4]: x", None, None, 4, "g002"),
+        ("fp16: x", None, None, None, None),
         ("\x1b[32m05:06:07 \x1b[0mWARNING: x", "05:06:07", "warning", None, None),
         ("WARNING:torch.distributed.api:x", None, "warning", None, None),
         ('time="2026-03-04T05:06:07Z" level=error msg="x"', "2026-03-04T05:06:07", "error", None, None),
@@ -163,6 +166,11 @@ def test_the_exception_of_a_started_process_comes_before_that_of_its_parent(tmp_
     assert (end["signature"], end["signal"], end["exit_code"]) == ("process_signal", "SIGKILL", 137)
 
 
+def test_an_exception_that_the_interpreter_ignores_is_no_event(tmp_path: Path) -> None:
+    text = 'Exception ignored in: <function f at 0x7f>\nTraceback (most recent call last):\n  File "/job/a.py", line 3, in f\nKeyError: 5\n'
+    assert events(tmp_path, text) == []
+
+
 def test_a_boxed_and_a_cut_traceback_are_read(tmp_path: Path) -> None:
     boxed = "╭── Traceback (most recent call last) ──╮\n│ /job/a.py:3 in f │\n│   3 │ x = 1 │\n╰──╯\nTypeError: no\n"
     assert one(tmp_path, boxed)["frames"] == ["f (/job/a.py:3)"]
@@ -215,6 +223,22 @@ def test_a_launcher_s_block_tells_the_first_failure_from_the_stopped(tmp_path: P
     assert (signal["signal"], signal["num_folded"]) == ("SIGKILL", 2)
     assert ("process_signal", 4103) not in rows
     assert {(row["rank"], row["pid"], row["host"]) for row in found["ranks"]} == {(2, 4102, "host-a"), (3, 4103, "host-a")}
+
+
+def test_the_traceback_in_a_launcher_s_block_is_that_of_the_worker(tmp_path: Path) -> None:
+    text = (
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-04_05:06:20\n  host      : host-a\n  rank      : 6 (local_rank: 0)\n"
+        "  exitcode  : 1 (pid: 41)\n  error_file: /tmp/error.json\n  traceback : Traceback (most recent call last):\n"
+        '    File "/job/a.py", line 3, in f\n      1 / 0\n  ZeroDivisionError: division by zero\n  \n==============\n'
+    )
+    root, why = events(tmp_path, text)
+    assert (root["signature"], root["rank"], root["exit_code"]) == ("elastic_root_cause", 6, 1)
+    assert (why["signature"], why["rank"], why["exception"], why["frames"]) == (
+        "python_traceback",
+        6,
+        "ZeroDivisionError",
+        ["f (/job/a.py:3)"],
+    )
 
 
 def test_a_worker_stopped_by_somebody_else_is_no_victim_of_its_launcher(tmp_path: Path) -> None:
