@@ -427,6 +427,15 @@ class TestFatalXid:
     def test_old_foreign_and_corrected_records_accuse_nobody(self, host: str, seconds: float, values: dict[str, Any]) -> None:
         assert self.covered().kernel(host, seconds=seconds, **values).ask("fatal_xid").status == "clear"
 
+    def test_switch_errors_are_roots_by_their_number_and_followers_of_a_lost_gpu(self) -> None:
+        job = self.covered().kernel("host-c", "sxid", 27, code=20034, gpu="0000:05:00", severity="fatal")
+        assert job.only("fatal_xid").sign == "nvlink_record"
+        assert job.kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00", pid=105).only("fatal_xid").sign == "gpu_record"
+        assert self.covered().kernel("host-c", "sxid", 15, code=22013, gpu="0000:05:00").ask("fatal_xid").status == "clear"
+
+    def test_an_unknown_number_is_mentioned_and_never_ignored(self) -> None:
+        assert self.covered().kernel("host-c", "xid", 15, code=9999, pid=105).only("fatal_xid").sign == "doubtful_record"
+
     def test_without_a_process_the_address_of_the_gpu_tells_the_rank(self) -> None:
         job = self.covered().add("ranks", "map", rank=4, host="host-c", gpu="00000000:3B:00.0")
         assert job.kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00").only("fatal_xid").ranks == (4,)
@@ -464,7 +473,7 @@ class TestFatalXid:
         assert old.kernel("host-c", "xid", None, uptime_s=15.0, code=79, pid=104).ask("fatal_xid").findings == ()
 
     def test_a_root_without_a_time_is_only_mentioned(self) -> None:
-        assert self.covered().kernel("host-c", "xid", None, code=79, pid=104).only("fatal_xid").sign == "undated_record"
+        assert self.covered().kernel("host-c", "xid", None, code=79, pid=104).only("fatal_xid").sign == "doubtful_record"
 
 
 class TestQuietLog:

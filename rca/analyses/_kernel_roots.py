@@ -34,7 +34,6 @@ NODE_WIDE: Final = 3  # GPUs of a host with the same application fault: the prog
 LOST: Final = 79  # Xid of a GPU that left the bus; the same is told without any number
 CAUSE_OF_KIND: Final[Mapping[str, tuple[str, str]]] = {  # kind -> role, cause
     "bus_loss": ("root", "gpu_fault"),
-    "sxid": ("either", "nvlink_fault"),
     "aer": ("either", "gpu_fault"),
     "mce": ("root", "host_fault"),
     "edac": ("root", "host_fault"),
@@ -48,7 +47,7 @@ CAUSE_OF_KIND: Final[Mapping[str, tuple[str, str]]] = {  # kind -> role, cause
     "storage_lustre": ("root", "storage_stall"),
     "hung_task": ("either", "storage_stall"),
 }
-NEEDS_SEVERITY: Final = frozenset({"aer", "mce", "edac", "sxid"})  # without a word for it they are mere notes
+NEEDS_SEVERITY: Final = frozenset({"aer", "mce", "edac"})  # without a word for it they are mere notes
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,10 @@ class Scene:
     num_old: int  # roots from before the job or after it
 
 
-@lru_cache(maxsize=1)
-def catalogue() -> Mapping[int, tuple[str, str]]:
-    """Xid -> role and cause, from catalogue/xid.csv."""
-    text = resources.files("rca.catalogue").joinpath("xid.csv").read_text("utf-8")
+@lru_cache(maxsize=2)
+def catalogue(name: str) -> Mapping[int, tuple[str, str]]:
+    """Number of an Xid or SXid -> role and cause, from catalogue/xid.csv or sxid.csv."""
+    text = resources.files("rca.catalogue").joinpath(f"{name}.csv").read_text("utf-8")
     return {int(row["code"]): (row["role"], row["cause"]) for row in csv.DictReader(text.splitlines())}
 
 
@@ -138,7 +137,7 @@ def _hosts_by_process(rows: Sequence[Mapping[str, Any]], logs: JobLogs) -> dict[
     found: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         rank = logs.rank_of(row["pid"]) if row["host"] is None else None
-        if rank in logs.hosts:
+        if rank is not None and rank in logs.hosts:
             found[row["evidence_id"]].add(logs.hosts[rank])
     return {id_: next(iter(hosts)) for id_, hosts in found.items() if len(hosts) == 1}
 
@@ -148,9 +147,11 @@ def _role(row: Mapping[str, Any]) -> tuple[str, str]:
     kind, severity = row["kind"], row["severity"]
     if severity == "corrected" or (row["recovery"] == "none" and kind != "xid"):
         return "consequence", ""
-    if kind == "xid":
-        role, cause = catalogue().get(row["code"], ("consequence", ""))
-        return ("consequence", "") if row["caused_by"] is not None else (role, cause)
+    if row["caused_by"] is not None:
+        return "consequence", ""
+    if kind in ("xid", "sxid"):
+        by_word = ("either", "unknown") if kind == "xid" or severity == "fatal" else ("info", "")
+        return catalogue(kind).get(row["code"], by_word)  # a number that nobody has described is never simply ignored
     if kind in NEEDS_SEVERITY and severity not in ("uncorrected", "fatal"):
         return "consequence", ""
     return CAUSE_OF_KIND.get(kind, ("consequence", ""))

@@ -37,7 +37,7 @@ SIGNS = {
     "pcie_record": Sign("device", ("gpu_fault", "host_fault", "network_fault", "unknown")),
     "hung_task_record": Sign("device", ("storage_stall", "host_fault", "unknown")),
     "node_wide_record": Sign("device", ("user_exception", "unknown")),
-    "undated_record": Sign("device", ("unknown",)),
+    "doubtful_record": Sign("device", ("unknown",)),
 }
 
 MAX_CITES = 6
@@ -49,9 +49,10 @@ _SIGN_OF_CAUSE: Mapping[str, str] = {
     "network_fault": "network_record",
     "storage_stall": "storage_record",
     "user_exception": "application_record",
+    "unknown": "doubtful_record",
 }
 _SIGN_OF_KIND: Mapping[str, str] = {"aer": "pcie_record", "hung_task": "hung_task_record"}  # they name no culprit of their own
-_ON_DEVICE = frozenset({"gpu_record", "gpu_memory_record", "nvlink_record", "application_record", "pcie_record", "undated_record"})
+_ON_DEVICE = frozenset({"gpu_record", "gpu_memory_record", "nvlink_record", "application_record", "pcie_record", "doubtful_record"})
 _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.[0-7])?")
 
 
@@ -68,7 +69,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if seen.node_wide:
         return [_program(told, seen)]
     if seen.undated:
-        return [_finding(case, told, seen.undated[:1], sign="undated_record")]
+        return [_finding(case, told, seen.undated[:1], sign="doubtful_record")]
     _check_covered(case, told)
     return ()
 
