@@ -22,11 +22,18 @@ from rca.causes import CAUSES
 from rca.roster import Roster
 from rca.types import Finding, Hypothesis, Outcome, Sign, Verdict
 
-__all__ = ["bits", "diagnose"]
+__all__ = ["bits", "diagnose", "explained"]
 
 ENOUGH = 0.5  # probability from which ranks or a cause are named
 CONCURRENT_BITS = 7.0  # own support of a second, disjoint set of ranks to count as a fault of its own
 MAX_HYPOTHESES = 12
+CAUSAL_ORDER = (
+    "stop",
+    "device",
+    "death",
+    "exception",
+)  # families of records that explain what comes after; all others come last, as equals
+FIRM_BITS = 8.0  # strength from which a record explains others
 WAITING = frozenset({"silent", "ring", "stuck", "tie"})  # families that rest on who waits for whom
 Suspects = tuple[int, ...]
 
@@ -46,7 +53,8 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster) -> Verdict:
     3. Take the most probable set; of it the most probable cause; name each only when it is probable enough.
     """
     findings = [f for o in outcomes for f in o.findings]
-    support = _support(findings, outcomes)
+    followed = explained(findings)
+    support = _support([f for f in findings if f.id not in followed], outcomes)
     probabilities = _softmax(
         {
             (cause, s): math.log2(CAUSES[cause].prior) + support.get((cause, s), (0.0, ()))[0]
@@ -78,16 +86,19 @@ Support = dict[tuple[str, Suspects], tuple[float, tuple[str, ...]]]
 def _support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support:
     """(cause, suspect set) -> bits and the findings they come from; of one family only the strongest counts.
 
-    A finding that accuses a larger set speaks for each part of it too, less the bits it takes to pick the part.
+    A finding that accuses a larger set speaks for each part of it too, less the bits it takes to pick the part; one that accuses nobody
+    speaks for its causes whoever the suspect is. That why is open is said once, however many signs say so.
     """
     best: dict[tuple[str, Suspects], dict[str, tuple[float, str]]] = defaultdict(dict)
     for f in findings:
         sign = _sign(f)
-        for suspects in sorted({g.ranks for g in findings}):
-            if suspects != f.ranks and not (suspects and set(suspects) < set(f.ranks)):
+        for suspects in sorted({(), *(g.ranks for g in findings)}):
+            if suspects != f.ranks and f.ranks and not (suspects and set(suspects) < set(f.ranks)):
                 continue
-            penalty = math.log2(len(f.ranks) / len(suspects)) if suspects else 0.0
+            penalty = math.log2(len(f.ranks) / len(suspects)) if f.ranks and suspects else 0.0
             for cause in sign.causes:
+                if cause == "unknown" and not f.ranks and suspects:
+                    continue
                 gain = bits().get((f.analysis, f.sign, cause), 0.0) - penalty
                 if gain > best[cause, suspects].get(sign.family, (0.0, ""))[0]:
                     best[cause, suspects][sign.family] = (gain, f.id)
@@ -96,7 +107,30 @@ def _support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Suppor
             for (analysis, sign_name, cause), gain in bits().items():
                 if analysis == outcome.analysis and sign_name == "clear":
                     best[cause, ()][f"clear/{analysis}"] = (gain, "")
-    return {key: (sum(gain for gain, _ in v.values()), tuple(sorted(i for _, i in v.values() if i))) for key, v in best.items()}
+    together = {key: max if key[0] == "unknown" else sum for key in best}
+    return {key: (together[key](gain for gain, _ in v.values()), tuple(sorted(i for _, i in v.values() if i))) for key, v in best.items()}
+
+
+def explained(findings: Sequence[Finding]) -> dict[str, str]:
+    """finding id -> id of the finding that it only follows from: one earlier in the causal order, that stands firm and explains its ranks.
+
+    A planned end, a kernel record, a death or an exception of its own explains why others fell silent, left their loop or lost connections;
+    never the other way round.
+    """
+    firm = [(CAUSAL_ORDER.index(_sign(f).family), f) for f in findings if _sign(f).family in CAUSAL_ORDER and _strength(f) >= FIRM_BITS]
+    found = {}
+    for f in findings:
+        family = _sign(f).family
+        place = CAUSAL_ORDER.index(family) if family in CAUSAL_ORDER else len(CAUSAL_ORDER)
+        for earlier, cause in firm:
+            if earlier < place and f.ranks and set(f.ranks) <= set(cause.explains) and not set(f.ranks) & set(cause.ranks):
+                found[f.id] = cause.id
+                break
+    return found
+
+
+def _strength(finding: Finding) -> float:
+    return max((bits().get((finding.analysis, finding.sign, c), 0.0) for c in _sign(finding).causes if c != "unknown"), default=0.0)
 
 
 def _sign(finding: Finding) -> Sign:
@@ -212,10 +246,9 @@ def _awaited(findings: Sequence[Finding], ranks: Suspects) -> Mapping[str, Any] 
 
 def _has_second_fault(ranks: Suspects, findings: Sequence[Finding]) -> bool:
     """Another set of ranks, disjoint and not explained by the first, with strong support of its own."""
-    explained = {r for f in findings if set(f.ranks) & set(ranks) for r in f.explains}
+    followed = {r for f in findings if set(f.ranks) & set(ranks) for r in f.explains}
     for f in findings:
-        strongest = max((bits().get((f.analysis, f.sign, c), 0.0) for c in _sign(f).causes), default=0.0)
-        if ranks and f.ranks and not set(f.ranks) & set(ranks) and not set(f.ranks) <= explained and strongest >= CONCURRENT_BITS:
+        if ranks and f.ranks and not set(f.ranks) & set(ranks) and not set(f.ranks) <= followed and _strength(f) >= CONCURRENT_BITS:
             return True
     return False
 

@@ -10,13 +10,28 @@ import polars as pl
 
 from rca.types import Cite, Tables
 
-__all__ = ["WAITS_FOR_OTHERS", "Loop", "Motion", "View", "cite_view", "in_loop", "loop_of", "main_views", "movement", "seen"]
+__all__ = [
+    "WAITS_FOR_OTHERS",
+    "Loop",
+    "Motion",
+    "View",
+    "call_paths",
+    "cite_view",
+    "in_loop",
+    "loop_of",
+    "main_views",
+    "movement",
+    "seen",
+    "shared",
+    "turns",
+]
 
 Loop = tuple[str, ...]  # frames from the outermost one to the body of the training loop
 
 WAITS_FOR_OTHERS = frozenset({"collective", "p2p", "comm_init", "store"})  # whoever sits there waits for another rank
 MOVING_SHARE = 0.5  # of the ranks seen twice: a hung job has at most its culprit and failing ranks change
 MAX_PATTERNS = 200  # distinct stacks compared in pairs
+SEQUENCES = 3  # ranks whose calls are followed in order
 
 
 @dataclass(frozen=True)
@@ -122,7 +137,8 @@ def loop_of(case: Tables, views: Mapping[int, Sequence[View]]) -> Loop:
 
     Two different stacks inside the loop part company at the loop's body, a stack in the loop and one outside part company earlier. So: the
     depth at which most pairs of distinct stacks part company, the deeper one on a tie. Stacks that wait for other ranks are in the loop, and
-    so are those the recorder kept of every call (each counts as often as it was used, so that a call of the set-up weighs little).
+    so are those the recorder kept of every call (each counts as often as it was used, so that a call of the set-up weighs little). Frames
+    further out belong to the loop too when the calls of a rank leave one of their branches and come back to it: a set-up is never returned to.
     """
     shown = [v for all_views in views.values() for v in seen(all_views)]
     weights: Counter[Loop] = Counter(tuple(reversed(v.frames)) for v in shown if v.wait_kind in WAITS_FOR_OTHERS)
@@ -133,14 +149,47 @@ def loop_of(case: Tables, views: Mapping[int, Sequence[View]]) -> Loop:
     forks: Counter[Loop] = Counter()
     for place, one in enumerate(paths):
         for two in paths[place + 1 :]:
-            forks[_shared(one, two)] += weights[one] * weights[two]
+            forks[shared(one, two)] += weights[one] * weights[two]
     if not forks:
         return ()
     counts: Counter[int] = Counter()
     for fork, weight in forks.items():
         counts[len(fork)] += weight
     depth = max(counts, key=lambda d: (counts[d], d))
-    return max((fork for fork in forks if len(fork) == depth), key=lambda f: (forks[f], f))
+    loop = max((fork for fork in forks if len(fork) == depth), key=lambda f: (forks[f], f))
+    return loop[: _outermost_return(list(call_paths(case, _busiest(case)).values()), loop)]
+
+
+def _busiest(case: Tables) -> list[int]:
+    """A few ranks with the most recorded calls."""
+    calls = case.table("collectives").filter(pl.col("stack_id").is_not_null() & pl.col("rank").is_not_null())
+    counts = calls.group_by("rank").agg(pl.len().alias("n")).sort(["n", "rank"], descending=[True, False])
+    return counts.head(SEQUENCES).collect()["rank"].to_list()
+
+
+def call_paths(case: Tables, ranks: Sequence[int]) -> dict[int, list[Loop]]:
+    """rank -> root paths of its recorded calls, in the order they were made."""
+    calls = case.table("collectives").filter(pl.col("stack_id").is_not_null() & pl.col("rank").is_in(list(ranks)))
+    frames = case.table("stack_frames").select("stack_id", "frames").unique("stack_id", keep="first")
+    rows = calls.select("rank", "record_id", "stack_id").sort("rank", "record_id").join(frames, on="stack_id", maintain_order="left")
+    found: dict[int, list[Loop]] = defaultdict(list)
+    for rank, path in rows.select("rank", "frames").collect().iter_rows():
+        found[rank].append(tuple(reversed(path)))
+    return dict(found)
+
+
+def turns(paths: Sequence[Loop], within: Loop, depth: int) -> list[Loop]:
+    """The first `depth` frames of the calls made below `within`, in order, each once as long as it does not change."""
+    parts = [path[:depth] for path in paths if path[: len(within)] == within]
+    return [part for place, part in enumerate(parts) if place == 0 or part != parts[place - 1]]
+
+
+def _outermost_return(sequences: Sequence[Sequence[Loop]], loop: Loop) -> int:
+    """The number of root frames down to the outermost one that a call path leaves and comes back to; all of them when none is."""
+    for depth in range(1, len(loop)):
+        if any(len(set(order)) < len(order) for order in (turns(paths, loop[:depth], depth + 1) for paths in sequences)):
+            return depth
+    return len(loop)
 
 
 def _call_paths(case: Tables) -> dict[Loop, int]:
@@ -150,7 +199,8 @@ def _call_paths(case: Tables) -> dict[Loop, int]:
     return {tuple(reversed(r["frames"])): r["n"] for r in rows.iter_rows(named=True) if r["frames"]}
 
 
-def _shared(one: tuple[str, ...], two: tuple[str, ...]) -> tuple[str, ...]:
+def shared(one: Loop, two: Loop) -> Loop:
+    """The root frames that two paths have in common."""
     depth = next((d for d, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
     return one[:depth]
 

@@ -4,7 +4,8 @@
    job runs. None moved, all waiting: it hangs.
 2. The pace is the time between collectives of the group with the most ranks, as the recorder has them. A lasting slow-down (the later half
    against the earlier, both steady) is a finding even though the job moves.
-3. `clear` needs every rank seen twice in a job that moves (a rank may be caught twice in one place; if it were stuck there, its peers
+3. A job that ended well was not captured for a hang: that it moved tells nothing of its speed or its numbers, so this question stays open.
+4. `clear` needs every rank seen twice in a job that moves (a rank may be caught twice in one place; if it were stuck there, its peers
    would stand still too) and a pace on record; a rank seen once, or a failed dump, leaves it open.
 """
 
@@ -22,7 +23,7 @@ from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("stacks",)
-USES = ("stack_frames", "collectives", "memberships", "ranks")
+USES = ("stack_frames", "collectives", "log_events", "memberships", "ranks")
 SIGNS = {
     "job_hangs": Sign("motion", ()),
     "pace_dropped": Sign("pace", ("slow_rank", "data_stall", "network_fault", "unknown")),
@@ -44,11 +45,15 @@ def analyse(case: Tables) -> Sequence[Finding]:
         if found:
             return found
         raise NotEnoughEvidence("no rank has two stack dumps: take at least two rounds, some seconds apart")
+    expected = _expected_ranks(case)
     if not motion.job_moves:
         return [*found, _still(motion, views)]
     if found:
         return found
-    expected = _expected_ranks(case)
+    if expected and expected <= _ended_well(case):
+        raise NotEnoughEvidence(
+            "the job ended well, so a hang is not the question: its speed and its numbers are, and motion shows neither"
+        )
     unseen = sorted((expected - set(motion.moved) - set(motion.still)) | set(motion.once))
     if unseen:
         shown = ", ".join(map(str, unseen[:8]))
@@ -67,6 +72,11 @@ def _expected_ranks(case: Tables) -> set[int]:
     for table in ("memberships", "ranks"):
         ranks |= set(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list())
     return ranks
+
+
+def _ended_well(case: Tables) -> set[int]:
+    rows = case.table("log_events").filter(pl.col("signature") == "worker_finished")
+    return set(rows.select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list())
 
 
 def _still(motion: Motion, views: dict[int, list[View]]) -> Finding:

@@ -27,9 +27,9 @@ __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 NEEDS = ("rank_progress",)
 USES = ("ranks", "groups", "memberships", "steps")
 SIGNS = {
-    "nonfinite_local": Sign("numbers", ("numeric_divergence", "bad_sample", "silent_data_corruption", "unknown")),
+    "nonfinite_local": Sign("origin", ("numeric_divergence", "bad_sample", "silent_data_corruption", "unknown")),
     "nonfinite_global": Sign("numbers", ("numeric_divergence", "bad_sample", "silent_data_corruption")),
-    "spike_local": Sign("numbers", ("numeric_divergence", "bad_sample", "silent_data_corruption", "unknown")),
+    "spike_local": Sign("origin", ("numeric_divergence", "bad_sample", "silent_data_corruption", "unknown")),
     "spike_global": Sign("numbers", ("numeric_divergence", "bad_sample", "unknown")),
 }
 

@@ -6,6 +6,8 @@
    different, and only this step counts.
 3. The value of more than half of the group (of its known size, whether or not all left a file) is right, the others are accused. Two replicas,
    or too few on record, only show that somebody is wrong: then nobody is accused.
+4. Silent corruption does not stop a job. Where no step follows the one at which replicas part, a gradient that was not averaged (a call that
+   one rank left out) is as likely a reason.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ USES = ("ranks", "groups", "memberships", "steps")
 SIGNS = {
     "replica_differs": Sign("numbers", ("silent_data_corruption", "unknown")),
     "replicas_disagree": Sign("numbers", ("silent_data_corruption", "unknown")),
+    "parted_at_the_end": Sign("numbers", ("collective_mismatch", "silent_data_corruption", "unknown")),
 }
 
 START = 2  # first steps whose checksums show who started alike: one step alone may be that before any training
@@ -43,6 +46,7 @@ class _Split:
     step: int
     agreed: int  # last step at which all agreed
     values: Mapping[int, str]  # rank -> checksum
+    is_last: bool  # no step of these replicas follows
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
@@ -104,7 +108,8 @@ def _split(group: Replicas, rows: pl.DataFrame) -> _Split | None:
     parted = steps.filter((pl.col("values") > 1) & (pl.col("step") > agreed))["step"].min()
     if not isinstance(agreed, int) or not isinstance(parted, int):
         return None
-    return _Split(group, parted, agreed, dict(own.filter(pl.col("step") == parted).select("rank", "param_checksum").iter_rows()))
+    values = dict(own.filter(pl.col("step") == parted).select("rank", "param_checksum").iter_rows())
+    return _Split(group, parted, agreed, values, is_last=steps["step"].max() == parted)
 
 
 def _odd(split: _Split) -> tuple[int, ...]:
@@ -140,7 +145,7 @@ def _finding(splits: Sequence[_Split], rows: pl.DataFrame, case: Tables) -> Find
     order = [*ranks, *(rank for rank in candidates if rank not in ranks)]
     places = [(rank, first.step) for rank in order[: MAX_CITES - 1]] + [(order[0], first.agreed)]
     cites = tuple(cite for rank, step in places for cite in _cite(rows, rank, step))
-    sign = "replica_differs" if voted else "replicas_disagree"
+    sign = "parted_at_the_end" if all(split.is_last for split in shown) else "replica_differs" if voted else "replicas_disagree"
     return Finding("replica_divergence", sign, says, ranks=ranks, hosts=on, scope=f"{order}", numbers=numbers, cites=cites)
 
 
