@@ -9,7 +9,7 @@ import marshal
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 import polars as pl
@@ -28,6 +28,7 @@ RECORD_BLOCK = 4096
 TAIL = 64  # last calls of a rank in a group (and direction) that count as its tail
 LAST_CALLS = 64  # calls that are looked at for the rank a point-to-point call names
 
+_FRAMES = itemgetter("frames")
 _Name = tuple[str, str | None, str | None, int | None, int | None, bool]
 _NAME_COLUMNS = ("group_id", "backend", "op", "src", "dst", "is_p2p")
 
@@ -156,7 +157,10 @@ def stacks(entries: Sequence[Entry]) -> tuple[list[str | None], list[Entry]]:
 
     A pickle shares its frame objects (often the whole list), so a stack is told by their identities.
     """
-    lists = [entry.get("frames") for entry in entries]
+    try:
+        lists = list(map(_FRAMES, entries))
+    except KeyError:  # recorded without stacks, wholly or in part
+        lists = [entry.get("frames") for entry in entries]
     keys = list(map(id, lists))
     first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))  # the earliest place of each wins
     alike: dict[tuple[int, int], list[tuple[list[Any], str | None]]] = {}  # innermost frame and length -> stacks that begin so

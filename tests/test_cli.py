@@ -72,6 +72,7 @@ def evidence(tmp_path: Path) -> Path:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A case that only readers use."""
     folder = copy_case(FAULTY[0], tmp_path_factory.mktemp("built") / "evidence")
+    (folder / "notes.txt").write_text("copied in a hurry\n")
     assert call("build", folder).code == 0
     return folder
 
@@ -272,7 +273,7 @@ def test_inspect_as_text_names_files_reasons_and_rows(built: Path) -> None:
     out = call("inspect", built, "--table", "dumps").out
     assert out.splitlines()[0].split() == ["file", "collector", "ranks", "rows", "not", "read"]
     assert re.search(r"fr/nccl_trace_rank_0 +flight_recorder +0 ", out)
-    assert re.search(r"^logs/host-a.agent.log +- +- +- +\w+ \w+", out, re.MULTILINE), "a file that is not read has a reason"
+    assert re.search(r"^notes.txt +- +- +- +\w+ \w+", out, re.MULTILINE), "a file that is not read has a reason"
     assert f"dumps: one row per {TABLES['dumps'].grain}" in out
 
 
