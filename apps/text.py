@@ -25,7 +25,6 @@ UNSEEN = {
     "steps": "step timing",
     "log_events": "log",
 }  # what the absence of rows is called
-NAMES_NOBODY = frozenset({"tie", "wait_ring", "pair_disagrees"})
 ALTERNATIVE_FROM = 0.01  # probability below which an alternative is not worth a line
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -121,7 +120,7 @@ def _chain(judgement: Judgement) -> list[str]:
 
 def _aside(finding: Finding, findings: Sequence[Finding], supports: set[str], answer: tuple[int, ...]) -> str:
     """What a finding that does not carry the verdict is to it: followed from it, silent about it, or against it."""
-    if finding.sign in NAMES_NOBODY:
+    if not finding.ranks:
         return " (accuses nobody)"
     for number, cause in enumerate(findings, 1):
         if cause.id in supports and finding.ranks and set(finding.ranks) <= set(cause.explains):

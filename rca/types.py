@@ -39,7 +39,7 @@ _SUFFIXES = re.compile(
     r"(\.(json|jsonl|txt|log|pkl|pickle|bin|dump|trace|out|err|stderr|stdout|gz|zst|zstd|main|trainer|worker\d*))+$",
     re.I,
 )
-_RANK_SAID = re.compile(r"(?:^|[^a-z])rank[_\-=.]?(\d{1,7})(?!\d)", re.I)
+_RANK_SAID = re.compile(r"(?:^|[^a-z])(?<!node_)(?<!group_)rank[_\-=.]?(\d{1,7})(?!\d)", re.I)  # those two number launchers and places
 _RANK_LAST = re.compile(r"(?:^|[_\-.])r?(\d{1,7})$")  # a number of its own at the end; digits glued to letters are a serial number
 _SAMPLE = re.compile(r"^(?:round|sample|iter|poll|snap|dump)[_\-]?(\d{1,6})$", re.I)
 Compression = Literal["none", "gzip", "zstd"]

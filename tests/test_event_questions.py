@@ -538,3 +538,30 @@ def test_handed_incidents(name: str, question: str, sign: str, ranks: tuple[int,
         (finding,) = ask(case, question).findings
         others = [f for q in QUESTIONS if q != question for f in ask(case, q).findings if f.ranks]
     assert (finding.sign, finding.ranks, others) == (sign, ranks, [])
+
+
+# Sources that cannot both be right
+
+
+def disagreements(job: Job) -> Outcome:
+    return ask(MemoryCase({name: TABLES[name].rows(rows) for name, rows in job.rows.items()}), "sources_disagree")
+
+
+def test_a_rank_on_two_hosts_is_shown_and_nobody_accused() -> None:
+    job = Job().add("stacks", "dump-3", rank=3, host="host-d", pid=103, dump_status="ok")
+    (finding,) = disagreements(job).findings
+    assert (finding.sign, finding.ranks, finding.numbers["candidates"]) == ("host_disagrees", (), [3])
+    assert finding.numbers["hosts"] == {"3": ["host-b", "host-d"]}
+
+
+def test_a_rank_seen_long_after_its_death_is_shown_one_just_before_is_not() -> None:
+    for later, expected in ((3600.0, "found"), (-1.0, "clear")):
+        job = Job().died(3, 10, -9, "SIGKILL")
+        job.add("stacks", "dump-3", rank=3, host="host-b", pid=103, dump_status="ok", sampled_at=at(10 + later))
+        outcome = disagreements(job)
+        assert outcome.status == expected
+        assert all(f.ranks == () and f.numbers["candidates"] == [3] and len(f.cites) == 2 for f in outcome.findings)
+
+
+def test_sources_of_a_sound_job_agree() -> None:
+    assert disagreements(Job()).status == "clear"
