@@ -220,7 +220,7 @@ def drills_page() -> str:
         parts.append(section(name, doc(module), f"Story: {module.STORY}.", f"Trap: {module.TRAP}.", table(("truth", "accepted"), truth)))
     introduction = (
         "Faults that `rca drill run FAULT --live` injects into a small real training job (torch with gloo, on this machine), one per "
-        "file of `rca/drills/`. A capture of each is shipped in [data/cases](../data/README.md)."
+        "file of `rca/drills/`. Captures of some are shipped in [data/cases](../data/README.md)."
     )
     return page("Drills", introduction, parts)
 
