@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["arguments", "exit_code", "run"]
 
-NEEDED = "It reads recorder dumps, stack dumps, step timings, trainer and kernel logs, rank maps; `rca inspect` says what each file looks like."
+NEEDED = (
+    "It reads recorder dumps, stack dumps, step timings, trainer and kernel logs, rank maps; `rca inspect` says what each file looks like."
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
