@@ -145,9 +145,12 @@ def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[st
             )
         elif missing:
             lines += _wrapped(f"no {what} of any rank", "  - ", "    ")
+    unasked: dict[tuple[str, str], list[str]] = {}
     for outcome in judgement.outcomes:
         if outcome.status in ("blind", "failed"):
-            lines += _wrapped(f"{outcome.analysis} ({outcome.status}): {outcome.why}", "  - ", "    ")
+            unasked.setdefault((outcome.status, outcome.why), []).append(outcome.analysis)
+    for (status, why), names in unasked.items():
+        lines += _wrapped(f"{', '.join(names)} ({status}): {why}", "  - ", "    ")
     lines += _skip_lines(skips)
     return ["Not seen", *lines, ""] if lines else []
 

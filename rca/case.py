@@ -224,6 +224,9 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
     parts.rewrite(lambda frame: topology.rename_groups(frame, instead)) if instead else None
     frames["memberships"] = topology.members_by_coordinates(frames)
     frames["stacks"] = topology.link_stacks(frames, hints)
+    hosts = topology.hosts_by_name(frames, hints)
+    for name in ("kernel_events", "host_logs"):
+        frames[name] = topology.with_hosts(frames[name], hosts)
     frames["readings"] = readings_frame(readings)
     left_out = belonging.foreign_logs(MemoryCase(frames)) | topology.stale_dumps(frames["dumps"], hints)
     frames["evidence"] = _evidence(readings, frames, left_out)

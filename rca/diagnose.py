@@ -262,6 +262,8 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
         return f"rank{'s' if len(ranks) > 1 else ''} {shown}{where} failed first; {why}"
     if cause == "healthy":
         return "no fault in what was looked at: the job was moving"
+    if CAUSES[cause].attribution == "planned":
+        return f"{cause.replace('_', ' ')}: {CAUSES[cause].means}; nothing failed"
     if cause != "unknown":
         return f"{cause.replace('_', ' ')}: {CAUSES[cause].means}; no single rank is to blame as far as this evidence shows"
     ties = [f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees")]

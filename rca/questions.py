@@ -55,7 +55,7 @@ def _has_rows(case: Tables, table: str) -> bool:
 
 
 def _with_paths(case: Tables, findings: Sequence[Finding]) -> list[Finding]:
-    """Findings whose cites name the file: analyses know rows, a person wants paths."""
+    """Findings whose cites name the file (analyses know rows, a person wants paths), each place once."""
     ids = sorted({cite.evidence_id for f in findings for cite in f.cites})
     if not ids:
         return list(findings)
@@ -64,7 +64,7 @@ def _with_paths(case: Tables, findings: Sequence[Finding]) -> list[Finding]:
     return [
         replace(
             f,
-            cites=tuple(Cite(c.table, c.evidence_id, paths.get(c.evidence_id, c.path), c.record, c.text) for c in f.cites),
+            cites=tuple(dict.fromkeys(Cite(c.table, c.evidence_id, paths.get(c.evidence_id, c.path), c.record, c.text) for c in f.cites)),
         )
         for f in findings
     ]

@@ -6,6 +6,7 @@ whose members no dump lists.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -200,6 +201,29 @@ def rank_hosts(frames: Frames) -> dict[int, str]:
             if row["rank"] is not None and row["host"]:
                 found[row["rank"]].add(row["host"])
     return {rank: next(iter(names)) for rank, names in found.items() if len(names) == 1}
+
+
+def hosts_by_name(frames: Frames, hints: Mapping[str, Hint]) -> dict[str, str]:
+    """evidence_id -> host, for kernel logs that name none: a host that other evidence knows stands in the file's name, or else its folder's."""
+    silent = {row["evidence_id"] for t in ("kernel_events", "host_logs") for row in frames[t].iter_rows(named=True) if row["host"] is None}
+    named = [frames[t]["host"].drop_nulls().unique() for t in ("ranks", "dump_index", "log_events", "steps")]
+    known = sorted(set().union(*named), key=len, reverse=True)
+    patterns = [(host, re.compile(rf"(?<![a-z0-9]){re.escape(host)}(?![a-z0-9])", re.I)) for host in known]
+    found = {}
+    for evidence_id in sorted(silent & hints.keys()):
+        for part in reversed(hints[evidence_id].path.split("/")[-2:]):
+            hits = [host for host, pattern in patterns if pattern.search(part)]
+            if hits and all(host in hits[0] for host in hits):  # node-1 in node-1-gpu is no second host
+                found[evidence_id] = hits[0]
+                break
+    return found
+
+
+def with_hosts(table: pl.DataFrame, hosts: Mapping[str, str]) -> pl.DataFrame:
+    """The table with the host of a file filled in where a row has none."""
+    if not hosts:
+        return table
+    return table.with_columns(pl.col("host").fill_null(pl.col("evidence_id").replace_strict(hosts, default=None, return_dtype=pl.String)))
 
 
 def same_groups(frames: Frames) -> dict[tuple[str, int], str]:
