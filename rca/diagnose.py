@@ -34,6 +34,7 @@ CAUSAL_ORDER = (
     "exception",
 )  # families of records that explain what comes after; all others come last, as equals
 FIRM_BITS = 8.0  # strength from which a record explains others
+LEADING_BITS = 12.0  # strength from which it names the cause of its suspects' trouble
 WAITING = frozenset({"silent", "ring", "stuck", "tie"})  # families that rest on who waits for whom
 Suspects = tuple[int, ...]
 
@@ -87,17 +88,23 @@ def _support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Suppor
     """(cause, suspect set) -> bits and the findings they come from; of one family only the strongest counts.
 
     A finding that accuses a larger set speaks for each part of it too, less the bits it takes to pick the part; one that accuses nobody
-    speaks for its causes whoever the suspect is. That why is open is said once, however many signs say so.
+    speaks for its causes whoever the suspect is. That why is open is said once, however many signs say so. Where a record names the cause of a
+    suspect's trouble, what comes later in the causal order is its consequence, and speaks for no other cause (a GPU off the bus also kills).
     """
     best: dict[tuple[str, Suspects], dict[str, tuple[float, str]]] = defaultdict(dict)
+    all_suspects = sorted({(), *(f.ranks for f in findings)})
+    leading = {suspects: _leading(findings, suspects) for suspects in all_suspects}
     for f in findings:
         sign = _sign(f)
-        for suspects in sorted({(), *(g.ranks for g in findings)}):
+        for suspects in all_suspects:
             if suspects != f.ranks and f.ranks and not (suspects and set(suspects) < set(f.ranks)):
                 continue
             penalty = math.log2(len(f.ranks) / len(suspects)) if f.ranks and suspects else 0.0
             for cause in sign.causes:
                 if cause == "unknown" and not f.ranks and suspects:
+                    continue
+                lead = leading[suspects]
+                if lead and f.ranks and _place(f) > _place(lead) and cause not in _sign(lead).causes:
                     continue
                 gain = bits().get((f.analysis, f.sign, cause), 0.0) - penalty
                 if gain > best[cause, suspects].get(sign.family, (0.0, ""))[0]:
@@ -111,19 +118,31 @@ def _support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Suppor
     return {key: (together[key](gain for gain, _ in v.values()), tuple(sorted(i for _, i in v.values() if i))) for key, v in best.items()}
 
 
+def _leading(findings: Sequence[Finding], suspects: Suspects) -> Finding | None:
+    """The record that names the cause of what happened to these suspects: the earliest in the causal order, of those the strongest."""
+    told = [
+        f for f in findings if suspects and set(suspects) <= set(f.ranks) and _strength(f) >= LEADING_BITS and _place(f) < len(CAUSAL_ORDER)
+    ]
+    return min(told, key=lambda f: (_place(f), -_strength(f), f.id), default=None)
+
+
+def _place(finding: Finding) -> int:
+    """Place of a finding's family in the causal order."""
+    family = _sign(finding).family
+    return CAUSAL_ORDER.index(family) if family in CAUSAL_ORDER else len(CAUSAL_ORDER)
+
+
 def explained(findings: Sequence[Finding]) -> dict[str, str]:
     """finding id -> id of the finding that it only follows from: one earlier in the causal order, that stands firm and explains its ranks.
 
     A planned end, a kernel record, a death or an exception of its own explains why others fell silent, left their loop or lost connections;
     never the other way round.
     """
-    firm = [(CAUSAL_ORDER.index(_sign(f).family), f) for f in findings if _sign(f).family in CAUSAL_ORDER and _strength(f) >= FIRM_BITS]
+    firm = [f for f in findings if _place(f) < len(CAUSAL_ORDER) and _strength(f) >= FIRM_BITS]
     found = {}
     for f in findings:
-        family = _sign(f).family
-        place = CAUSAL_ORDER.index(family) if family in CAUSAL_ORDER else len(CAUSAL_ORDER)
-        for earlier, cause in firm:
-            if earlier < place and f.ranks and set(f.ranks) <= set(cause.explains) and not set(f.ranks) & set(cause.ranks):
+        for cause in firm:
+            if _place(cause) < _place(f) and f.ranks and set(f.ranks) <= set(cause.explains) and not set(f.ranks) & set(cause.ranks):
                 found[f.id] = cause.id
                 break
     return found
