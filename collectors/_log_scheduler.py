@@ -23,6 +23,7 @@ WORDS: Final = (
     *("scale in", "scale-in", "scaling in", "scaled in", "on request", "request of", "requested", "operator", "by user", "by the user"),
     *("by admin", "by the admin", "by owner", "user stop", "user cancel", "admin", "resum", "back in service"),
     *("scheduler:", "controller:", "autoscaler", "user ", "down for"),
+    *("preempt", "reclaim", "interruption", "time limit", "walltime", "scancel", "qdel", "bkill", "kubectl delete"),
 )
 _OF_SIGNATURE: Final[dict[str, dict[str, Any]]] = {
     "slurm_time_limit": {"state": "time_limit", "is_planned": True, "by": "scheduler"},
