@@ -89,7 +89,7 @@ def _support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Suppor
 
     A finding that accuses a larger set speaks for each part of it too, less the bits it takes to pick the part; one that accuses nobody
     speaks for its causes whoever the suspect is. That why is open is said once, however many signs say so. Where a record names the cause of a
-    suspect's trouble, what comes later in the causal order is its consequence, and speaks for no other cause (a GPU off the bus also kills).
+    suspect's trouble, what comes later in the causal order is its consequence (a GPU off the bus also kills): it still says who, not why.
     """
     best: dict[tuple[str, Suspects], dict[str, tuple[float, str]]] = defaultdict(dict)
     all_suspects = sorted({(), *(f.ranks for f in findings)})
@@ -100,13 +100,12 @@ def _support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Suppor
             if suspects != f.ranks and f.ranks and not (suspects and set(suspects) < set(f.ranks)):
                 continue
             penalty = math.log2(len(f.ranks) / len(suspects)) if f.ranks and suspects else 0.0
-            for cause in sign.causes:
+            lead = leading[suspects]
+            follows = lead is not None and bool(f.ranks) and _place(f) > _place(lead)
+            for cause in _sign(lead).causes if lead and follows else sign.causes:
                 if cause == "unknown" and not f.ranks and suspects:
                     continue
-                lead = leading[suspects]
-                if lead and f.ranks and _place(f) > _place(lead) and cause not in _sign(lead).causes:
-                    continue
-                gain = bits().get((f.analysis, f.sign, cause), 0.0) - penalty
+                gain = (_loudness(f) if follows else bits().get((f.analysis, f.sign, cause), 0.0)) - penalty
                 if gain > best[cause, suspects].get(sign.family, (0.0, ""))[0]:
                     best[cause, suspects][sign.family] = (gain, f.id)
     for outcome in outcomes:
@@ -146,6 +145,11 @@ def explained(findings: Sequence[Finding]) -> dict[str, str]:
                 found[f.id] = cause.id
                 break
     return found
+
+
+def _loudness(finding: Finding) -> float:
+    """How strongly it accuses its ranks, whatever the cause."""
+    return max((bits().get((finding.analysis, finding.sign, c), 0.0) for c in _sign(finding).causes), default=0.0)
 
 
 def _strength(finding: Finding) -> float:
