@@ -20,9 +20,18 @@ _BECAUSE = {
     "replace": "the fault sits on hardware, and a restart there would meet it again",
     "fix_code": "the fault is in the program: a restart meets it again, and no host is to blame",
     "human": "the evidence does not carry an action; the next thing to do is to look where it points",
-    "rollback": "state after the fault cannot be trusted: go back to the newest checkpoint from before it",
+    "rollback": "state after the fault cannot be trusted: go back to the newest checkpoint from before {step}",
     "quarantine_data": "the same sample would fail again",
     "none": "nothing to do",
+}
+_OF_CAUSE = {  # where more can be said than of the action
+    "host_out_of_memory": "a restart may go through, but what used up the memory is still in the job: compare its use with the limit first",
+    "process_killed": "by whom the process was killed is not told: look for the out-of-memory killer in that host's kernel log, then restart",
+    "data_stall": "the loader got no data: see whether the storage behind it answers, then restart",
+    "storage_stall": "storage did not answer: see whether it does now, or has room, then restart",
+    "slow_rank": "every step waits for this rank: replace its host, or go on slower until there is a spare",
+    "planned_stop": "stopped on purpose: start it again when the reason is over",
+    "preemption": "the scheduler took the nodes: it goes on when it gets nodes again",
 }
 
 
@@ -55,7 +64,8 @@ def _because(verdict: Verdict, action: str, findings: Sequence[Finding]) -> str:
         return f"several ranks fit ({shown}): take stacks of them twice, some seconds apart, and give a rank map with the process groups"
     if action == "human" and not findings:
         return "nothing points anywhere yet: collect recorder dumps and two rounds of stacks of every rank, and ask again"
-    return _BECAUSE.get(action, "")
+    since = f"step {verdict.step}" if verdict.step is not None else "it"
+    return _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since)
 
 
 def _samples(data: Mapping[str, Any]) -> str:
