@@ -1,0 +1,110 @@
+"""How strongly the findings speak for each cause and suspect. Pure.
+
+Bits add up over families; what follows from an earlier record in the causal order does not accuse anybody, and does not change why.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import resources
+
+from rca import plugins
+from rca.types import Finding, Outcome, Sign
+
+__all__ = ["Support", "Suspects", "bits", "explained", "sign_of", "strength", "support"]
+
+CAUSAL_ORDER = ("stop", "device", "death", "exception")  # families of records that explain what comes after; all others come last
+FIRM_BITS = 8.0  # strength from which a record explains others
+LEADING_BITS = 12.0  # strength from which it names the cause of its suspects' trouble
+Suspects = tuple[int, ...]
+Support = dict[tuple[str, Suspects], tuple[float, tuple[str, ...]]]  # (cause, suspects) -> bits, and the findings they come from
+
+
+@lru_cache(maxsize=1)
+def bits() -> Mapping[tuple[str, str, str], float]:
+    """(analysis, sign, cause) -> bits, from catalogue/bits.csv."""
+    text = resources.files("rca.catalogue").joinpath("bits.csv").read_text("utf-8")
+    return {(r["analysis"], r["sign"], r["cause"]): float(r["bits"]) for r in csv.DictReader(text.splitlines())}
+
+
+def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support:
+    """(cause, suspect set) -> bits and the findings they come from; of one family only the strongest counts.
+
+    A finding that accuses a larger set speaks for each part of it too, less the bits it takes to pick the part; one that accuses nobody
+    speaks for its causes whoever the suspect is. That why is open is said once, however many signs say so. Where a record names the cause of a
+    suspect's trouble, what comes later in the causal order is its consequence (a GPU off the bus also kills): it still says who, not why.
+    """
+    best: dict[tuple[str, Suspects], dict[str, tuple[float, str]]] = defaultdict(dict)
+    all_suspects = sorted({(), *(f.ranks for f in findings)})
+    leading = {suspects: _leading(findings, suspects) for suspects in all_suspects}
+    for f in findings:
+        sign = sign_of(f)
+        for suspects in all_suspects:
+            if suspects != f.ranks and f.ranks and not (suspects and set(suspects) < set(f.ranks)):
+                continue
+            penalty = math.log2(len(f.ranks) / len(suspects)) if f.ranks and suspects else 0.0
+            lead = leading[suspects]
+            follows = lead is not None and bool(f.ranks) and _place(f) > _place(lead)
+            for cause in sign_of(lead).causes if lead and follows else sign.causes:
+                if cause == "unknown" and not f.ranks and suspects:
+                    continue
+                gain = (_loudness(f) if follows else bits().get((f.analysis, f.sign, cause), 0.0)) - penalty
+                if gain > best[cause, suspects].get(sign.family, (0.0, ""))[0]:
+                    best[cause, suspects][sign.family] = (gain, f.id)
+    for outcome in outcomes:
+        if outcome.status == "clear":
+            for (analysis, sign_name, cause), gain in bits().items():
+                if analysis == outcome.analysis and sign_name == "clear":
+                    best[cause, ()][f"clear/{analysis}"] = (gain, "")
+    together = {key: max if key[0] == "unknown" else sum for key in best}
+    return {key: (together[key](gain for gain, _ in v.values()), tuple(sorted(i for _, i in v.values() if i))) for key, v in best.items()}
+
+
+def _leading(findings: Sequence[Finding], suspects: Suspects) -> Finding | None:
+    """The record that names the cause of what happened to these suspects: the earliest in the causal order, of those the strongest."""
+    told = [
+        f for f in findings if suspects and set(suspects) <= set(f.ranks) and strength(f) >= LEADING_BITS and _place(f) < len(CAUSAL_ORDER)
+    ]
+    return min(told, key=lambda f: (_place(f), -strength(f), f.id), default=None)
+
+
+def _place(finding: Finding) -> int:
+    """Place of a finding's family in the causal order."""
+    family = sign_of(finding).family
+    return CAUSAL_ORDER.index(family) if family in CAUSAL_ORDER else len(CAUSAL_ORDER)
+
+
+def explained(findings: Sequence[Finding]) -> dict[str, str]:
+    """finding id -> id of the finding that it only follows from: one earlier in the causal order, that stands firm and explains its ranks.
+
+    A planned end, a kernel record, a death or an exception of its own explains why others fell silent, left their loop or lost connections;
+    never the other way round.
+    """
+    firm = [f for f in findings if _place(f) < len(CAUSAL_ORDER) and strength(f) >= FIRM_BITS]
+    found = {}
+    for f in findings:
+        for cause in firm:
+            if _place(cause) < _place(f) and f.ranks and set(f.ranks) <= set(cause.explains) and not set(f.ranks) & set(cause.ranks):
+                found[f.id] = cause.id
+                break
+    return found
+
+
+def _loudness(finding: Finding) -> float:
+    """How strongly it accuses its ranks, whatever the cause."""
+    return max((bits().get((finding.analysis, finding.sign, c), 0.0) for c in sign_of(finding).causes), default=0.0)
+
+
+def strength(finding: Finding) -> float:
+    """Bits that it gives to the named cause it speaks for most."""
+    return max((bits().get((finding.analysis, finding.sign, c), 0.0) for c in sign_of(finding).causes if c != "unknown"), default=0.0)
+
+
+def sign_of(finding: Finding) -> Sign:
+    """The sign that a finding shows."""
+    signs: Mapping[str, Sign] = plugins.load("rca.analyses", finding.analysis).SIGNS
+    return signs[finding.sign]
