@@ -33,7 +33,7 @@ SIGNS = {
     "host_lost": Sign("death", ("host_lost", "host_fault")),
     "memory_killed_on_host": Sign("death", ("host_out_of_memory",)),
     "rank_gone": Sign("silent", ("process_killed", "host_out_of_memory", "user_exception", "unknown")),
-    "host_gone": Sign("silent", ("host_lost", "process_killed", "unknown")),
+    "host_gone": Sign("death", ("host_lost", "process_killed", "unknown")),
 }
 
 AROUND = timedelta(minutes=10)  # before the first and after the last line of the job: memory kills there may still be of it
