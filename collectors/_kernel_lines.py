@@ -1,4 +1,4 @@
-"""The lines of a log of any size that are worth a look: those that hold one of the literal markers of the rules."""
+"""The lines of a kernel log that are worth a look: those that hold one of the literal markers of the rules."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Final
 import polars as pl
 
 from collectors import _kernel_gpu, _kernel_rules
-from rca.types import Skip, Source
 
-__all__ = ["BOOT", "BROADCAST", "SKIPPED", "marked_lines", "whole_lines"]
+__all__ = ["BOOT", "BROADCAST", "SKIPPED", "marked_lines"]
 
-BLOCK_BYTES: Final = 1 << 20  # read at a time; also the longest line that is kept whole
 BOOT: Final = re.compile(r"-- Boot (?P<boot>[0-9a-f]{32})")  # of journalctl, between boots
 BROADCAST: Final = re.compile(
     r"(?:Broadcast m|M)essage from (?:syslogd|systemd-journald)@(?P<host>\S{1,255}) (?:at |\()(?P<stamp>[^.)\n]{1,40})"
@@ -27,33 +25,6 @@ _CONTEXT: Final = ("-- Boot ", "essage from ", "previous similar message")
 @lru_cache(maxsize=1)
 def _markers() -> list[str]:
     return sorted({*_kernel_gpu.MARKERS, *_kernel_rules.markers(), *_CONTEXT, *_BYTES})
-
-
-def whole_lines(source: Source) -> Iterator[bytes | Skip]:
-    """The file in blocks of about a mebibyte that end with a line's end, the last one aside; a Skip where the stream breaks off."""
-    blocks = source.blocks(BLOCK_BYTES)
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        try:
-            block = next(blocks)
-        except StopIteration as end:
-            why = end.value
-            break
-        parts.append(block)
-        size += len(block)
-        if size < BLOCK_BYTES:
-            continue
-        whole = b"".join(parts)
-        cut = whole.rfind(b"\n") + 1
-        if cut:
-            yield whole[:cut]
-        parts = [whole[cut:] if cut else whole[:BLOCK_BYTES]]  # what is beyond a line of that length is not kept
-        size = len(parts[0]) if cut else 0
-    if rest := b"".join(parts):
-        yield rest
-    if why:
-        yield Skip(None, f"breaks off: {why}")
 
 
 def marked_lines(block: bytes, number: int) -> Iterator[tuple[int, str]]:

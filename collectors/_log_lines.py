@@ -1,61 +1,26 @@
-"""Lines of a log of any size, in flat memory: blocks are searched for words as a whole, and only lines that hold one are looked at."""
+"""Lines of a trainer's log as text: blocks of them are searched for words as a whole, and only lines that hold one are looked at."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
+from collectors._lines import Block
 from collectors._log_prefix import parse
-from rca.types import Skip, Source
 
-__all__ = ["Block", "blocks", "holding", "holds", "unwrapped"]
+__all__ = ["holding", "holds", "texts", "unwrapped"]
 
-BLOCK_BYTES = 1 << 20
 MIN_WIDTH, MAX_WIDTH = 60, 400  # of a terminal, characters
 MIN_BROKEN = 2  # lines of the full width that show that lines were broken
 _STANDS_ALONE: Final = re.compile(r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-)")
 MAX_LINE = 16384  # characters of a line that are looked at; no line of a log is meant to be longer
 
 
-@dataclass(frozen=True)
-class Block:
-    """Whole consecutive lines and the number (from 1) of the first."""
-
-    first: int
-    lines: list[str]
-
-
-def blocks(source: Source) -> Iterator[Block | Skip]:
-    """All lines of a file, block by block; a `Skip` where the stream breaks off. Raises OSError where it cannot be opened at all.
-
-    A line longer than a block is cut: its beginning is kept, the rest of it dropped.
-    """
-    first, rest = 1, b""
-    parts = source.blocks(BLOCK_BYTES)
-    while True:
-        try:
-            part = next(parts)
-        except StopIteration as end:
-            why = end.value
-            break
-        cut = part.rfind(b"\n") + 1
-        if not cut:  # no line ends here
-            rest = rest + part if len(rest) < BLOCK_BYTES else rest
-            continue
-        block = _block(first, rest + part[: cut - 1])
-        yield block
-        first, rest = first + len(block.lines), part[cut:]
-    if rest:
-        yield _block(first, rest)
-    if why:
-        yield Skip(None, f"breaks off at line {first}: {why}")
-
-
-def _block(first: int, data: bytes) -> Block:
-    lines = data.decode("utf-8-sig" if first == 1 else "utf-8", "replace").split("\n")
-    return Block(first, unwrapped([line if len(line) <= MAX_LINE else line[:MAX_LINE] for line in lines]))
+def texts(block: Block) -> list[str]:
+    """The lines of a block as text, each cut to what is looked at, and those that a terminal broke put together again."""
+    lines = block.data.removesuffix(b"\n").decode("utf-8-sig" if block.first == 1 else "utf-8", "replace").split("\n")
+    return unwrapped([line if len(line) <= MAX_LINE else line[:MAX_LINE] for line in lines])
 
 
 def unwrapped(lines: list[str]) -> list[str]:

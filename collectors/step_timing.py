@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from collectors._groups import plain_text
+from collectors._lines import LINE_BYTES, blocks
 from collectors._stack_dump import host_label, whole_number
 from rca.errors import EvidenceError
 from rca.tables import TABLES
@@ -37,7 +38,7 @@ __all__ = ["EMITS", "claims", "read"]
 EMITS = ("steps", "rank_progress")
 
 SNIFF_LINES = 8
-MAX_LINE_BYTES = 1 << 20  # a batch of 100,000 sample ids fits
+MAX_LINE_BYTES = LINE_BYTES  # a batch of 100,000 sample ids fits
 BATCH_ROWS = 50_000
 MAX_SHAPES = 1000  # distinct sets of keys remembered
 MAX_SAMPLES = 100_000
@@ -168,10 +169,10 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     timed: list[tuple[Any, ...]] = []
     local: list[tuple[Any, ...]] = []
     num_rows = 0
-    for number, line in _lines(source):
+    for place, line in _lines(source):
         record = line if isinstance(line, Skip) else _record(line)
         if isinstance(record, Skip):
-            yield Skip(f"L{number}" if record.record is None and number else record.record, record.why)
+            yield Skip(place, record.why)
             continue
         keys = (tuple(record), *(tuple(value) for value in record.values() if value.__class__ is dict))
         shape = shapes.get(keys)
@@ -181,14 +182,14 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
                 shapes[keys] = shape
         step = _whole(record.get(shape.step)) if shape.step else None
         if step is None or not (shape.is_timed or shape.is_local):
-            yield Skip(f"L{number}", "no step of a rank: a step with times or numbers of the rank's own is expected")
+            yield Skip(place, "no step of a rank: a step with times or numbers of the rank's own is expected")
             continue
         rank = _whole(record.get(shape.rank)) if shape.rank else None
         rank = source.rank_said if rank is None or rank < 0 else rank
         if shape.is_timed:
-            timed.append((f"L{number}", rank, step, *_times(record, shape)))
+            timed.append((place, rank, step, *_times(record, shape)))
         if shape.is_local:
-            local.append((f"L{number}", rank, step, *_numbers(record, shape)))
+            local.append((place, rank, step, *_numbers(record, shape)))
         num_rows += 1
         if len(timed) + len(local) >= BATCH_ROWS:
             yield from _frames(timed, local)
@@ -198,23 +199,15 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     yield from _frames(timed, local)
 
 
-def _lines(source: Source) -> Iterator[tuple[int, bytes | Skip]]:
-    """Lines with their number, blank ones left out, in flat memory; what cannot be read as one is a Skip."""
-    number, rest, blocks = 0, b"", source.blocks()
-    while True:
-        try:
-            *lines, rest = (rest + next(blocks)).split(b"\n")
-        except StopIteration as end:
-            if rest.strip():
-                yield number + 1, rest[:MAX_LINE_BYTES]
-            if end.value:
-                yield 0, Skip(None, f"breaks off after line {number}: {end.value}")
-            return
-        for line in lines:
-            number += 1
+def _lines(source: Source) -> Iterator[tuple[str | None, bytes | Skip]]:
+    """Lines and where they stand, blank ones left out; a Skip for one that is too long, and without a place where the stream breaks off."""
+    for block in blocks(source):
+        if isinstance(block, Skip):
+            yield None, block
+            continue
+        for number, line in enumerate(block.lines, block.first):
             if line.strip():
-                yield number, line if len(line) <= MAX_LINE_BYTES else Skip(None, f"a line of more than {MAX_LINE_BYTES} bytes")
-        rest = rest[: MAX_LINE_BYTES + 1]  # enough to see that it is too long
+                yield f"L{number}", line if len(line) < MAX_LINE_BYTES else Skip(None, f"a line of {MAX_LINE_BYTES} bytes or more")
 
 
 def _record(line: bytes) -> dict[str, Any] | Skip:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from collectors import _log_launcher as launcher
 from collectors import _log_progress as progress
 from collectors import _log_scheduler as scheduler
+from collectors._lines import blocks
 from collectors._log_json import event_of, message_of, object_of
-from collectors._log_lines import blocks, holding, unwrapped
+from collectors._log_lines import holding, texts, unwrapped
 from collectors._log_prefix import Line, parse, pieces
 from collectors._log_rows import Rows
 from collectors._log_signatures import Sighting, classify, words
@@ -85,7 +86,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         if isinstance(block, Skip):
             yield block
             continue
-        lines, at = block.lines, 0
+        lines, at = texts(block), 0
         held = holding(lines, _WORDS)
         while at < len(lines):
             if not log.is_inside:  # nothing open: on to the next line that holds a word

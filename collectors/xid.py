@@ -17,9 +17,10 @@ from collectors._kernel_cover import Cover
 from collectors._kernel_event import Event, gpu_address
 from collectors._kernel_fold import Folder
 from collectors._kernel_gpu import GPU_HEADER, ends_bus_loss, gpu_event, lost_from_bus, rate_limited_gpu
-from collectors._kernel_lines import BOOT, BROADCAST, SKIPPED, marked_lines, whole_lines
+from collectors._kernel_lines import BOOT, BROADCAST, SKIPPED, marked_lines
 from collectors._kernel_prefix import Line, host_name, peel, peel_inner
 from collectors._kernel_rules import other_event
+from collectors._lines import blocks
 from rca.tables import TABLES
 from rca.types import Skip, Source
 
@@ -62,16 +63,16 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     reader, cover = _Reader(host), Cover(host)
     kind = _kind_of_log(source.head)
     num_lines = 0
-    for block in whole_lines(source):
+    for block in blocks(source):
         if isinstance(block, Skip):
             yield block
             continue
-        for number, text in marked_lines(block, num_lines + 1):
+        for number, text in marked_lines(block.data, block.first):
             cover.see(reader.take(text, number))
-        cover.see_edges(block)
-        if kind == "host" and b" kernel: " in block:
+        cover.see_edges(block.data)
+        if kind == "host" and b" kernel: " in block.data:
             kind = "kernel"
-        num_lines += block.count(b"\n") + (not block.endswith(b"\n"))
+        num_lines = block.last
         if len(reader.events) >= MAX_ROWS:
             yield events, events.rows(reader.events.take_rows())
     yield events, events.rows(reader.events.take_rows())
