@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.analyses._waits import Call, Waits
+from rca.analyses._wait_graph import Call, Waits
 
 __all__ = ["awaited_calls", "awaited_number", "ranks_text", "says_absent", "says_alone", "says_silent", "waiting_text"]
 

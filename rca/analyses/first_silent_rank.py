@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, loop_of, main_views, movement, seen
+from rca.analyses._wait_graph import Waits, cite_call
 from rca.analyses._wait_words import awaited_calls, awaited_number, ranks_text, says_absent, says_alone, says_silent, waiting_text
-from rca.analyses._waits import Waits, build_waits, cite_call
+from rca.analyses._waits import build_waits
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 

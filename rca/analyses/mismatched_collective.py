@@ -19,7 +19,8 @@ from typing import Any
 
 import polars as pl
 
-from rca.analyses._waits import Waits, build_waits, is_done
+from rca.analyses._wait_graph import Waits
+from rca.analyses._waits import build_waits, is_done
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("dumps", "collectives")

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rca.analyses._stack_views import loop_of, main_views, movement
+from rca.analyses._wait_graph import Call, Waits, cite_call
 from rca.analyses._wait_words import awaited_number
-from rca.analyses._waits import Call, Waits, build_waits, cite_call
+from rca.analyses._waits import build_waits
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 

@@ -1,0 +1,139 @@
+"""The wait graph of a job, and the questions it answers: who waits for whom, directly or through others, and where.
+
+A call is named by its group's identity and `collective_seq_id` (point to point: group, source, destination), never by `record_id` or `pg_id`.
+A rank without an unfinished call waits for nobody; a member without a dump is a node without a way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from rca.types import Cite
+
+__all__ = ["Call", "Waits", "cite_call", "group_kind"]
+
+LISTED = 8  # members of a group that are named one by one
+Node = tuple[str, Any]  # (group_id, sequence number) or (group_id, "src->dst")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A recorded call of a rank."""
+
+    rank: int
+    group_id: str
+    seq: int | None
+    op: str
+    sizes: str
+    created_at: datetime | None
+    is_p2p: bool
+    src: int | None
+    dst: int | None
+    p2p_seq: int | None
+    evidence_id: str
+    record: str
+
+    @property
+    def node(self) -> Node:
+        """What the rank waits at, the same for every member."""
+        return (self.group_id, f"{self.src}->{self.dst}") if self.is_p2p else (self.group_id, self.seq)
+
+
+@dataclass
+class Waits:
+    """The wait graph of a job. A node is a call; ranks wait at nodes, and nodes wait for the members that have not arrived."""
+
+    members: dict[str, frozenset[int]]
+    dumped: frozenset[int]  # ranks with a dump
+    read: frozenset[int]  # ranks whose calls were read (not only the header)
+    first: dict[int, Call]  # rank -> its first unfinished call
+    enqueued: dict[tuple[int, str], int]  # (rank, group) -> last collective enqueued
+    last: dict[int, Call]  # rank -> its last recorded call
+    hidden_p2p: bool  # the backend leaves no trace of send and recv (gloo)
+    open_groups: frozenset[str]  # groups that may have members nobody has seen
+    torn: frozenset[int]  # ranks whose dump breaks off: what they did last is not known
+    held: frozenset[int]  # ranks of which only the header tells that something is unfinished
+    places: dict[tuple[str, int], int] = field(default_factory=dict)  # (kind of group, number) -> place in the program
+    waiters: dict[Node, list[int]] = field(default_factory=dict)  # call -> ranks whose first unfinished call it is
+    lagging: dict[Node, frozenset[int]] = field(default_factory=dict)  # call somebody waits at -> members that have not arrived
+    finished: dict[Node, frozenset[int]] = field(default_factory=dict)  # call somebody waits at -> members that have finished it
+    unsure: dict[Node, frozenset[int]] = field(default_factory=dict)  # call somebody waits at -> dumped members that may be there or not
+    awaited: dict[int, list[Node]] = field(default_factory=dict)  # rank -> calls that others wait for it at
+
+    def waiting_for(self, rank: int) -> set[int]:
+        """Ranks that wait for this one directly."""
+        return {other for node in self.awaited.get(rank, ()) for other in self.waiters[node]} - {rank}
+
+    def ways_out(self, rank: int) -> frozenset[int]:
+        """Ranks that this rank waits for."""
+        call = self.first.get(rank)
+        return self.lagging.get(call.node, frozenset()) - {rank} if call else frozenset()
+
+    def place(self, call: Call) -> int:
+        """Place of an awaited collective in the program, as far as ranks that made several of them show; point to point comes last."""
+        return self.places.get((group_kind(call.group_id), call.seq or 0), len(self.places)) if not call.is_p2p else len(self.places)
+
+    def behind(self, roots: Iterable[int]) -> set[int]:
+        """All ranks that wait for the roots, directly or through others; the roots themselves left out."""
+        start = set(roots)
+        found, todo, visited = set(start), list(start), set()
+        while todo:
+            for node in self.awaited.get(todo.pop(), ()):
+                if node not in visited:
+                    visited.add(node)
+                    new = [rank for rank in self.waiters[node] if rank not in found]
+                    found.update(new)
+                    todo += new
+        return found - start
+
+    def group(self, group_id: str) -> str:
+        """A group for people: its kind and its members."""
+        kind = group_kind(group_id)
+        members = sorted(self.members.get(group_id, ()))
+        if not members:
+            return f"the {kind} group {group_id}"
+        known = "known " if group_id in self.open_groups else ""
+        shown = f"{known}ranks {', '.join(map(str, members))}" if len(members) <= LISTED else f"{len(members)} {known}ranks"
+        return f"the {kind} group ({shown})"
+
+    def name(self, call: Call) -> str:
+        """A call for people: op, number, group."""
+        return f"{call.op} in {self.group(call.group_id)}" if call.is_p2p else f"{call.op} #{call.seq} of {self.group(call.group_id)}"
+
+    def may_have_failed(self, rank: int) -> frozenset[int]:
+        """Members without a dump of the group that this rank called last: the call may have failed with them. Of a torn dump the last call
+        is not known, so all its groups count."""
+        if rank in self.torn:
+            groups = [members for members in self.members.values() if rank in members]
+        else:
+            groups = [self.members.get(self.last[rank].group_id, frozenset())] if rank in self.last else []
+        return frozenset().union(*groups) - self.dumped - {rank}
+
+    def last_is_short(self, rank: int) -> bool:
+        """Whether the last call was in a group that may have a member nobody has seen, who may have failed it.
+
+        Of a group whose members are not listed only its users are known. It is short when fewer are known than of others of its kind, when
+        only one is, or when the ranks that left a dump have gaps.
+        """
+        call = self.last.get(rank)
+        if call is None or call.group_id not in self.open_groups:
+            return False
+        known, kind = len(self.members[call.group_id]), group_kind(call.group_id)
+        has_gaps = len(self.dumped) <= max(self.dumped)
+        return known < 2 or has_gaps or known < max(len(members) for group, members in self.members.items() if group_kind(group) == kind)
+
+
+def group_kind(group_id: str) -> str:
+    """The kind of a group by its identity: `tp` of `tp:0123abcd`."""
+    return group_id.partition(":")[0].partition("?")[0]
+
+
+def cite_call(call: Call) -> Cite:
+    """The row behind a call."""
+    number = "" if call.is_p2p else f" #{call.seq}"
+    return Cite(
+        "collectives", call.evidence_id, "", call.record, f"rank {call.rank}: {call.op}{number} on {call.group_id} {call.sizes}".strip()
+    )
