@@ -18,6 +18,7 @@ from rca.types import Finding, Outcome, Sign
 __all__ = ["Support", "Suspects", "bits", "explained", "sign_of", "strength", "support"]
 
 CAUSAL_ORDER = ("stop", "device", "death", "exception")  # families of records that explain what comes after; all others come last
+FOLLOWING = ("silent", "stack", "stuck", "ring", "tie")  # families that show who stands still, for whatever reason
 FIRM_BITS = 8.0  # strength from which a record explains others
 LEADING_BITS = 12.0  # strength from which it names the cause of its suspects' trouble
 Suspects = tuple[int, ...]
@@ -82,11 +83,11 @@ def explained(findings: Sequence[Finding]) -> dict[str, str]:
     """finding id -> id of the finding that it only follows from: one earlier in the causal order, that stands firm and explains its ranks.
 
     A planned end, a kernel record, a death or an exception of its own explains why others fell silent, left their loop or lost connections;
-    never the other way round.
+    never the other way round. What was recorded on both sides of a call, or of the numbers, needs no such explanation.
     """
     firm = [f for f in findings if _place(f) < len(CAUSAL_ORDER) and strength(f) >= FIRM_BITS]
     found = {}
-    for f in findings:
+    for f in (f for f in findings if sign_of(f).family in (*CAUSAL_ORDER, *FOLLOWING)):
         for cause in firm:
             if _place(cause) < _place(f) and f.ranks and set(f.ranks) <= set(cause.explains) and not set(f.ranks) & set(cause.ranks):
                 found[f.id] = cause.id

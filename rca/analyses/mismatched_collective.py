@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import polars as pl
 
@@ -41,6 +40,8 @@ SAME_SHAPES = (
     "reduce_scatter", "_reduce_scatter_base",
 )  # fmt: skip
 HISTORY = 32  # calls before the anchor that must agree for two ranks to be sisters
+MIN_OVERLAP = 0.75  # of the longer history that the shorter one must reach
+MIN_LOOK = 16  # calls, of all kinds: the like of a step or two
 MIN_SISTERS = 3  # ranks that ran the same program, the odd one included
 MAX_CITES = 6
 
@@ -72,6 +73,7 @@ def _kind(group: str) -> str:
 
 
 Later = Mapping[int, Mapping[str, Sequence[int]]]  # rank -> kind -> numbers
+_Program = list[tuple[str, int]]  # kind of group and content of a rank's last calls before the anchor, in order
 
 
 @dataclass(frozen=True)
@@ -237,19 +239,34 @@ def _anchor(rows: pl.DataFrame) -> tuple[str, int] | None:
 
 
 def _classes(rows: pl.DataFrame) -> list[list[int]]:
-    """Ranks that made the same last calls in the same kinds of groups before the anchor, where at least MIN_SISTERS did."""
-    before = (
-        rows.filter(pl.col("record_id") < pl.col("start"))
-        .group_by("rank", "kind", maintain_order=True)
-        .agg(pl.col("content").tail(HISTORY))
-    )
-    programs: dict[int, list[Any]] = {rank: [] for rank in rows["rank"].unique().to_list()}
-    for rank, kind, content in before.sort("rank", "kind").iter_rows():
-        programs[rank].append((kind, tuple(content)))
-    classes: dict[Any, list[int]] = defaultdict(list)
-    for rank in sorted(programs):
-        classes[tuple(programs[rank])].append(rank)
-    return [ranks for ranks in classes.values() if len(ranks) >= MIN_SISTERS]
+    """Ranks that made the same last calls before the anchor, where at least MIN_SISTERS did."""
+    before = rows.filter(pl.col("record_id") < pl.col("start")).sort("rank", "record_id").select("rank", "kind", "content")
+    programs: dict[int, _Program] = {rank: [] for rank in rows["rank"].unique().to_list()}
+    for rank, kind, content in before.iter_rows():
+        programs[rank].append((kind, content))
+    kinds = {rank: _by_kind(program) for rank, program in programs.items()}
+    classes: list[list[int]] = []
+    for rank in sorted(programs, key=lambda r: (-len(programs[r]), r)):
+        alike = (c for c in classes if kinds[c[0]] == kinds[rank] or _is_longer_look(programs[c[0]], programs[rank]))
+        own = next(alike, None)
+        if own is None:
+            classes.append([rank])
+        else:
+            own.append(rank)
+    return [sorted(ranks) for ranks in classes if len(ranks) >= MIN_SISTERS]
+
+
+def _by_kind(program: _Program) -> dict[str, list[int]]:
+    """The last calls in each kind of group; the order across kinds may differ from rank to rank."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for kind, content in program:
+        found[kind].append(content)
+    return {kind: contents[-HISTORY:] for kind, contents in found.items()}
+
+
+def _is_longer_look(longer: _Program, shorter: _Program) -> bool:
+    """Whether the one history only reaches further back: a ring keeps a few more old calls of a rank that stopped early."""
+    return len(shorter) >= max(MIN_LOOK, MIN_OVERLAP * len(longer)) and longer[-len(shorter) :] == shorter
 
 
 def _parting(sisters: Sequence[int], orders: Later, contents: Later, tail: _Tail) -> list[Finding]:

@@ -3,7 +3,8 @@
 1. Read from the logs who timed out in a collective, and who lost a connection. Whoever complains was waiting for somebody else.
 2. When every other rank complains, most of them of a time-out, the one rank whose log was read and does not complain never came: nobody
    waits for himself. A rank whose log was not read is none; nor is it an answer when several are quiet, or when a rank had trouble of its own.
-3. A communication library that reports that two ends disagree on what they transfer says why, though not who.
+3. A communication library that reports that two ends disagree on what they transfer says why, though not who: the reporter may well be the
+   one that called the right thing. It explains why the reporter ended.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SIGNS = {
     "quiet_rank": Sign(
         "silent", ("code_hang", "data_stall", "storage_stall", "gpu_fault", "host_fault", "process_killed", "host_out_of_memory", "unknown")
     ),
-    "ends_disagree": Sign("mismatch", ("collective_mismatch", "unknown")),
+    "ends_disagree": Sign("exception", ("collective_mismatch", "unknown")),
 }
 
 MIN_RANKS = 3  # with two, either may have waited for the other
@@ -72,7 +73,15 @@ def _disagreement(reports: Sequence[Line]) -> Finding:
     ranks = sorted({line.rank for line in reports if line.rank is not None})
     says = f"{ranks_text(ranks)}: the communication library says that two ends disagree on a call ({reports[0].text.strip()[:160]})"
     numbers = {"reported_by": ranks, "failed_at": iso(reports[0].at)}
-    return Finding("quiet_log", "ends_disagree", says, scope="ends", numbers=numbers, cites=tuple(map(cite_line, reports))[:MAX_CITES])
+    return Finding(
+        "quiet_log",
+        "ends_disagree",
+        says,
+        scope="ends",
+        explains=tuple(ranks),
+        numbers=numbers,
+        cites=tuple(map(cite_line, reports))[:MAX_CITES],
+    )
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
