@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
+import pytest
 
 from rca.case import MemoryCase, frames_of, read_all
 from rca.reading import Parts
@@ -24,9 +25,18 @@ from rca.sources import inventory
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "data" / "cases"
 RCA = (sys.executable, "-m", "apps.cli")  # of this tree, wherever it is checked out
+SAMPLE = "lock_hang"  # the case of tests that need any one: all its ranks left a dump, and the dumps alone give its verdict
 FOLDERS = tuple(sorted(path.name for path in CASES.iterdir() if path.is_dir()))
-HEALTHY = tuple(name for name in FOLDERS if not json.loads((CASES / name / "truth.json").read_text())["first_failing_ranks"])
-FAULTY = tuple(name for name in FOLDERS if name not in HEALTHY)
+_TRUTHS = {name: json.loads((CASES / name / "truth.json").read_text()) for name in FOLDERS}
+HEALTHY = tuple(name for name in FOLDERS if _TRUTHS[name]["cause"] == ["healthy"])
+FAULTY = tuple(name for name in FOLDERS if _TRUTHS[name]["first_failing_ranks"])  # not a job that was stopped on purpose
+DUMPED = ("lock_hang", "mismatched_size", "rank_killed", "skipped_collective")  # told by recorder dumps and stacks
+LOGGED = ("bit_flip", "none", "planned_stop", "slow_rank", "worker_oom_killed")  # told by timings, kernel and trainer logs
+
+
+def slow_but(*few: str, of: tuple[str, ...] = FOLDERS) -> list[Any]:
+    """Cases for a test that takes long: a few that differ in what they rest on, and all others as slow tests."""
+    return [pytest.param(name, marks=() if name in few else pytest.mark.slow) for name in of]
 
 
 class Done(NamedTuple):

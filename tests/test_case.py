@@ -16,13 +16,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from _house import FAULTY, call, copy_dumps, finish, start, tables_of
+from _house import SAMPLE, call, copy_dumps, finish, start, tables_of
 
 from rca.case import Case, is_current
 from rca.sources import inventory
 from rca.tables import TABLES
 
-CASE = FAULTY[0]
+CASE = SAMPLE
 NUM_KILLS = 5
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _house import FAULTY, HEALTHY, RCA, ROOT, call, copy_case, copy_dumps, finish, start
+from _house import HEALTHY, RCA, ROOT, SAMPLE, call, copy_case, copy_dumps, finish, start
 
 from rca import __version__, plugins
 from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS
@@ -65,13 +65,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def evidence(tmp_path: Path) -> Path:
-    return copy_dumps(FAULTY[0], tmp_path / "evidence")
+    return copy_dumps(SAMPLE, tmp_path / "evidence")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A case that only readers use."""
-    folder = copy_case(FAULTY[0], tmp_path_factory.mktemp("built") / "evidence")
+    folder = copy_case(SAMPLE, tmp_path_factory.mktemp("built") / "evidence")
     (folder / "notes.txt").write_text("copied in a hurry\n")
     assert call("build", folder).code == 0
     return folder
@@ -93,7 +93,7 @@ def test_exit_0_is_a_verdict_healthy_included(built: Path, tmp_path: Path) -> No
 
 
 def test_exit_1_is_an_honest_unknown(tmp_path: Path) -> None:
-    folder = copy_case(FAULTY[0], tmp_path / "part")
+    folder = copy_case(SAMPLE, tmp_path / "part")
     for path in [*(folder / "stacks").rglob("*"), *(folder / "fr").iterdir()]:
         if path.is_file() and "rank_0" not in path.name:
             path.unlink()
@@ -231,7 +231,7 @@ def test_one_question_answers_as_one_document(built: Path, whole: dict[str, Any]
 
 
 def test_a_question_without_its_evidence_is_blind_and_exit_1(tmp_path: Path) -> None:
-    folder = copy_case(FAULTY[0], tmp_path / "dumps")
+    folder = copy_case(SAMPLE, tmp_path / "dumps")
     for path in [p for p in folder.rglob("*") if p.is_file() and p.parent.name != "fr"]:
         path.unlink()
     done = call("analyse", "stack_clusters", folder, "--json")
@@ -390,7 +390,7 @@ def test_a_case_that_cannot_be_written_says_where_and_what_to_do(evidence: Path,
 
 
 def test_a_path_with_spaces_and_quotes_is_a_path(tmp_path: Path) -> None:
-    folder = copy_case(FAULTY[0], tmp_path / 'it\'s a "job" $(x)')
+    folder = copy_case(SAMPLE, tmp_path / 'it\'s a "job" $(x)')
     assert call("diagnose", folder, "--json").code == 0
     assert not os.path.lexists(tmp_path / "x")
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from _house import CASES, FAULTY, ROOT, call, copy_case, finish, start, truth
+from _house import CASES, ROOT, SAMPLE, call, copy_case, finish, start, truth
 
 from rca.errors import UsageError
 from rca.sources import Inventory, inventory
 
-CASE = FAULTY[0]
+CASE = SAMPLE
 LIMIT_S = 60.0
 DUMP = next((CASES / CASE / "fr").iterdir()).read_bytes()
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from _house import CASES, FOLDERS, call, truth
+from _house import CASES, DUMPED, FOLDERS, call, truth
 
 from rca.drills._judge import judge
 from rca.drills._views import VIEWS, view
 
 
 def test_a_view_shows_what_its_name_says(tmp_path: Path) -> None:
-    capture = CASES / FOLDERS[0]
+    capture, other = (CASES / name for name in DUMPED[:2])
     for name in VIEWS:
         into = tmp_path / name.replace(":", "_")
         into.mkdir()
-        shown = view(capture, name, into, beside=CASES / FOLDERS[1])
+        shown = view(capture, name, into, beside=other)
         files = sorted(p for p in shown.rglob("*") if p.is_file())
         assert files, name
         assert not any(p.name == "truth.json" for p in files), name

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["arguments", "run"]
 
 PACKAGE = "rca.drills"
-SMALL_BUFFER = 64  # recorder entries: eight ranks, three rounds, timings and logs then fit into 500 kB
+SMALL = {"buffer_entries": 48, "json_rounds": 1}  # eight ranks then fit into 300 kB
+SMALL_GOING_ON = SMALL | {"num_rounds": 2, "round_gap_s": 1.0, "json_rounds": 0}  # its timings grow while it is looked at
 USUAL = {"tp": 2, "pp": 2, "dp": 2}
 ROW = "{fault:19} {seed:>4}  {view:15}{mark:6}{ranks:22}{cause:48}{layer:28}{action:24}{p:>5} {seconds:>7}"
 
@@ -41,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     for live in (run_parser, campaign):
         live.add_argument("--live", action="store_true", help="start real jobs on this machine (torch, py-spy, root)")
-        live.add_argument("--small", action="store_true", help="keep it under 500 kB for eight ranks")
+        live.add_argument("--small", action="store_true", help="keep it under 300 kB for eight ranks")
         live.add_argument("--python", default=sys.executable, metavar="EXE", help="interpreter of the job")
 
 
@@ -71,11 +72,12 @@ def _drill(args: argparse.Namespace, fault: str, seed: int, **more: Any) -> Dril
     known = plugins.names(PACKAGE)
     if fault not in known:
         raise UsageError(f"no drill is called {fault!r}: choose one of {', '.join(known)}")
-    own = getattr(plugins.load(PACKAGE, fault), "LAYOUT", Layout(**USUAL))
+    module = plugins.load(PACKAGE, fault)
+    own = getattr(module, "LAYOUT", Layout(**USUAL))
     asked = {axis: getattr(args, axis, None) for axis in USUAL}
     layout = Layout(**{axis: getattr(own, axis) if size is None else size for axis, size in asked.items()})
     if args.small:
-        more |= {"buffer_entries": SMALL_BUFFER, "json_rounds": 1}
+        more |= SMALL_GOING_ON if module.ENDS == "running" else SMALL
     return Drill(fault, layout, seed=seed, python=args.python, **more)
 
 

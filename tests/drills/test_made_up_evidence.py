@@ -37,13 +37,9 @@ def scene(*, seed: int = 0, injection: Injection | None = None) -> Scene:
 
 @pytest.fixture
 def case(tmp_path: Path) -> Path:
-    """A copy of the shipped capture with kernel logs and one line of timings per rank."""
+    """A copy of the shipped capture."""
     out = tmp_path / "case"
     shutil.copytree(CASE, out, ignore=shutil.ignore_patterns("case.duckdb"))
-    write_kernel_logs(out / "kernel", scene(), {})
-    (out / "timings").mkdir()
-    for rank in range(8):
-        (out / "timings" / f"rank_{rank}.jsonl").write_text(json.dumps({"rank": rank, "step": 1, "t_start_ns": scene().began_ns}) + "\n")
     return out
 
 
