@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["clean", "columns", "diagnosis_lines", "headline", "outcome_lines", "write"]
 
 WIDTH = 110
+MAX_CITE = 220  # of a quoted line with its place: a kernel's or launcher's line is told whole
 MAX_SKIPS = 8
 MAX_ALTERNATIVES = 4
 UNSEEN = {
@@ -129,7 +130,7 @@ def _aside(finding: Finding, findings: Sequence[Finding], supports: set[str], an
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH + 30 else line[: WIDTH + 29] + "\N{HORIZONTAL ELLIPSIS}"
+    return line if len(line) <= MAX_CITE else line[: MAX_CITE - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -145,12 +146,15 @@ def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[st
             )
         elif missing:
             lines += _wrapped(f"no {what} of any rank", "  - ", "    ")
-    unasked: dict[tuple[str, str], list[str]] = {}
+    if not roster.logged_hosts:
+        lines += _wrapped("no kernel log of any host", "  - ", "    ")
+    elif silent := sorted(set(roster.hosts.values()) - roster.logged_hosts):
+        lines += _wrapped(f"no kernel log of {', '.join(silent[:8])}{' and others' if len(silent) > 8 else ''}", "  - ", "    ")
     for outcome in judgement.outcomes:
-        if outcome.status in ("blind", "failed"):
-            unasked.setdefault((outcome.status, outcome.why), []).append(outcome.analysis)
-    for (status, why), names in unasked.items():
-        lines += _wrapped(f"{', '.join(names)} ({status}): {why}", "  - ", "    ")
+        if outcome.status == "failed":
+            lines += _wrapped(f"{outcome.analysis} failed: {outcome.why}", "  - ", "    ")
+    if blind := [outcome.analysis for outcome in judgement.outcomes if outcome.status == "blind"]:
+        lines += _wrapped(f"left open, as too little was there to tell (`rca analyse NAME PATH` says what): {', '.join(blind)}", "  - ", "    ")
     lines += _skip_lines(skips)
     return ["Not seen", *lines, ""] if lines else []
 

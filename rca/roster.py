@@ -28,6 +28,7 @@ class Roster:
     pids: Mapping[int, int]  # of the trainers, where one source names one
     last_call_at: Mapping[int, datetime]
     ranks_with: Mapping[str, frozenset[int]]
+    logged_hosts: frozenset[str]  # whose kernel log was read
     job_id: str
     attempt: int
 
@@ -70,7 +71,9 @@ def roster(case: Tables) -> Roster:
     with_rows = {
         table: frozenset(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()) for table in COVERED
     }
-    return Roster(_world_size(case, ranks), hosts, gpus, pids, dict(last.sort("rank").iter_rows()), with_rows, "job-0", 0)
+    named_logs = case.table("host_logs").select(pl.col("host").unique()).collect()["host"]
+    logged = frozenset(hosts.values()) if named_logs.null_count() else frozenset(named_logs.to_list())  # whose one is, nothing may tell
+    return Roster(_world_size(case, ranks), hosts, gpus, pids, dict(last.sort("rank").iter_rows()), with_rows, logged, "job-0", 0)
 
 
 def _hosts(*tables: pl.LazyFrame) -> dict[int, set[str]]:
