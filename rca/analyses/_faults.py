@@ -19,7 +19,7 @@ from typing import Final
 
 import polars as pl
 
-from rca.analyses._job_logs import JobLogs, Line, job_logs
+from rca.analyses._job_logs import JobLogs, Line, job_logs, kernel_line
 from rca.analyses._stops import Stop, earliest, stop_of
 from rca.types import Tables
 
@@ -232,15 +232,6 @@ def _killed_for_memory(case: Tables, logs: JobLogs) -> list[Fault]:
         if rank is not None:
             found.append(_fault("killed_for_memory", (rank,), [kernel_line(row, rank, logs)]))
     return found
-
-
-def kernel_line(row: Mapping[str, object], rank: int | None, logs: JobLogs) -> Line:
-    """A kernel event as a line."""
-    host = str(row["host"]) if row["host"] else (logs.hosts.get(rank) if rank is not None else None)
-    return Line(
-        "kernel_events", str(row["evidence_id"]), str(row["record"]), rank, host, host, int(str(row["pid"])) if row["pid"] is not None else None,
-        logs.clocks.at(row), str(row["kind"]), None, None, None, (), None, (), str(row["message"] or row["kind"]),
-    )  # fmt: skip
 
 
 def _lost_hosts(logs: JobLogs) -> list[Fault]:

@@ -15,7 +15,7 @@ from rca.belonging import foreign_logs
 from rca.clocks import Clocks, clocks
 from rca.types import Cite, Tables
 
-__all__ = ["READS", "JobLogs", "Line", "cite_line", "iso", "job_logs", "place", "ranks_text", "step_at_end"]
+__all__ = ["READS", "JobLogs", "Line", "cite_line", "job_logs", "kernel_line", "place", "step_at_end"]
 
 READS = (
     "log_events",
@@ -121,17 +121,6 @@ def place(record: str) -> tuple[int, ...]:
     return tuple(int(digits) for part in record.split("/") if (digits := "".join(c for c in part if c.isdigit())))
 
 
-def iso(at: datetime | None) -> str | None:
-    """An instant as in JSON documents."""
-    return at.isoformat() if at is not None else None
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 3, 4`; long lists are cut."""
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
-
-
 def step_at_end(case: Tables, rank: int) -> int | None:
     """The step that a rank was in when its timings break off: after the last one that it ended. None without timings of the rank."""
     rows = case.table("steps").filter((pl.col("rank") == rank) & pl.col("step").is_not_null()).sort("step").tail(1).collect()
@@ -141,6 +130,15 @@ def step_at_end(case: Tables, rank: int) -> int | None:
 def cite_line(line: Line) -> Cite:
     """The very place in the log."""
     return Cite(line.table, line.evidence_id, "", line.record, line.text[:MAX_TEXT] or line.signature)
+
+
+def kernel_line(row: Mapping[str, Any], rank: int | None, logs: JobLogs, *, host: str | None = None) -> Line:
+    """A kernel event of a rank (where one is known) as a line; `host` where the row names none: else it is that of the rank."""
+    host = row["host"] or host or (logs.hosts.get(rank) if rank is not None else None)
+    return Line(
+        "kernel_events", row["evidence_id"], row["record"], rank, host, host, row["pid"], logs.clocks.at(row), row["kind"], None, None, None, (),
+        None, (), row["message"] or row["kind"],
+    )  # fmt: skip
 
 
 def job_logs(case: Tables) -> JobLogs:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import polars as pl
 
 from rca.analyses._faults import Story
-from rca.analyses._job_logs import JobLogs, Line, place
+from rca.analyses._job_logs import JobLogs, Line, kernel_line, place
 from rca.types import Tables
 
 __all__ = ["Record", "Scene", "scene"]
@@ -112,11 +112,7 @@ def _records(case: Tables, logs: JobLogs) -> list[Record]:
         role, cause = _role(row)
         if host not in hosts:
             continue
-        rank = logs.rank_of(row["pid"], host)
-        line = Line(
-            "kernel_events", row["evidence_id"], row["record"], rank, host, host, row["pid"], logs.clocks.at(row), row["kind"], None, None, None, (),
-            None, (), row["message"] or row["kind"],
-        )  # fmt: skip
+        line = kernel_line(row, logs.rank_of(row["pid"], host), logs, host=host)
         found.append(Record(line, host, row["kind"], row["code"], row["gpu"], role, cause))
     users: dict[tuple[str, str], set[int]] = defaultdict(set)
     for record in found:

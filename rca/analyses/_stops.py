@@ -33,13 +33,7 @@ class Stop:
 
 def earliest(lines: Iterable[Line]) -> Line | None:
     """The first by instant, those without one last; then by file and place."""
-    return min(
-        lines, key=lambda line: (line.at is None, line.at, line.evidence_id, line.place) if line.at else _undated(line), default=None
-    )
-
-
-def _undated(line: Line) -> tuple[bool, int, str, tuple[int, ...]]:
-    return (True, 0, line.evidence_id, line.place)
+    return min(lines, key=lambda line: (line.at is None, line.at or 0, line.evidence_id, line.place), default=None)
 
 
 def stop_of(logs: JobLogs) -> Stop:

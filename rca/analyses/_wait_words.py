@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rca.analyses._wait_graph import Call, Waits
+from rca.analyses._words import ranks_text
 
-__all__ = ["awaited_calls", "awaited_number", "ranks_text", "says_absent", "says_alone", "says_silent", "waiting_text"]
+__all__ = ["SHOWN", "awaited_calls", "awaited_number", "says_absent", "says_alone", "says_silent", "waiting_text"]
 
 SHOWN = 6  # ranks named one by one in a sentence
-
-
-def ranks_text(ranks: Sequence[int], limit: int = SHOWN) -> str:
-    """ "rank 3", "ranks 1, 2", "ranks 0, 1, 2 and 9 more"."""
-    shown = ", ".join(map(str, ranks[:limit]))
-    more = f" and {len(ranks) - limit} more" if len(ranks) > limit else ""
-    return f"rank{'' if len(ranks) == 1 else 's'} {shown}{more}"
 
 
 def _wait(count: int) -> str:
@@ -53,7 +47,7 @@ def says_silent(waits: Waits, rank: int) -> str:
     waiting = waits.waiters[call.node]
     reached = waits.enqueued.get((rank, call.group_id))
     own = f"; its own last call there was #{reached}" if reached else ""
-    return f"rank {rank} never joined {waits.name(call)}, where {ranks_text(waiting)} {_wait(len(waiting))}{own}"
+    return f"rank {rank} never joined {waits.name(call)}, where {ranks_text(waiting, SHOWN)} {_wait(len(waiting))}{own}"
 
 
 def says_alone(waits: Waits, rank: int) -> str:
@@ -69,7 +63,7 @@ def says_absent(waits: Waits, ranks: Sequence[int], lead: str) -> str:
     behind = waits.behind(ranks)
     calls = awaited_calls(waits, ranks)
     them = "it" if len(ranks) == 1 else "them"
-    says = f"{lead}, and {ranks_text(direct)} {_wait(len(direct))} for {them}"
+    says = f"{lead}, and {ranks_text(direct, SHOWN)} {_wait(len(direct))} for {them}"
     says += f" in {waits.name(calls[0])}" if calls else ""
     return says + (f"; {len(behind)} ranks wait in all" if len(behind) > len(direct) else "")
 

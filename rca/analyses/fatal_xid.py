@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from rca.analyses._faults import Story, story
-from rca.analyses._job_logs import READS, cite_line, iso, ranks_text, step_at_end
+from rca.analyses._job_logs import READS, cite_line, step_at_end
 from rca.analyses._kernel_roots import Record, Scene, scene
 from rca.analyses._waits import build_waits
+from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
@@ -82,13 +83,19 @@ def _earliest(roots: Sequence[Record], told: Story) -> list[Record]:
 def _finding(case: Tables, told: Story, roots: Sequence[Record], *, sign: str | None = None) -> Finding:
     logs, root = told.logs, roots[0]
     sign = sign or _SIGN_OF_KIND.get(root.kind) or _SIGN_OF_CAUSE[root.cause]
-    candidates = sorted({rank for r in roots for rank in _ranks(case, told, r, on_device=sign in _ON_DEVICE)})
     alone = len({r.host for r in roots}) == 1 and len({r.cause for r in roots}) == 1
-    ranks = tuple(candidates) if alone else ()
+    ranks = _ranks(case, told, root, sign) if alone else ()
+    candidates = sorted({rank for r in roots for rank in logs.ranks_on(r.host)})
     gpu = f" GPU {root.gpu}" if root.gpu else ""
     when = f" at {root.line.at:%H:%M:%S} UTC" if root.line.at is not None else ", when is not told"
     says = f"the kernel of {root.host} reports {root.name}{gpu}{when}"
-    says += f": {ranks_text(candidates)}" if ranks else ""
+    says += (
+        f": {ranks_text(ranks)}"
+        if ranks
+        else f"; which of its ranks ({', '.join(map(str, candidates))}) it hit is not told"
+        if alone
+        else ""
+    )
     if not alone:
         says += f"; {len({r.host for r in roots})} hosts report faults, and which was first the clocks do not tell"
     numbers = {
@@ -114,23 +121,23 @@ def _program(told: Story, seen: Scene) -> Finding:
     return Finding("fatal_xid", "node_wide_record", says, scope=f"{record.host} {record.name}", numbers=numbers, cites=cites)
 
 
-def _ranks(case: Tables, told: Story, record: Record, *, on_device: bool) -> tuple[int, ...]:
-    """Ranks on the device or host of a record: by process, by address, by what else points at one of the host's ranks, else all of them."""
+def _ranks(case: Tables, told: Story, record: Record, sign: str) -> tuple[int, ...]:
+    """Ranks that a record concerns: by process, by address, by what else points at one of the host's ranks. A sick host concerns all of its
+    ranks; of a device or a mount nobody is named where nothing tells which rank uses it."""
     logs = told.logs
     on_host = logs.ranks_on(record.host)
     if record.line.rank is not None:
         return (record.line.rank,)
-    if not on_device:
+    if sign == "host_record" or len(on_host) == 1:
         return on_host
-    by_address = _by_address(case, record, on_host)
-    if by_address:
+    if sign in _ON_DEVICE and (by_address := _by_address(case, record, on_host)):
         return by_address
     failed = {rank for fault in told.first for rank in fault.ranks} & set(on_host)
     if len(failed) == 1:
         return tuple(failed)
     waits = case.derive(build_waits)
     awaited = {rank for rank in on_host if rank in waits.awaited and rank not in waits.first and rank not in waits.held}
-    return tuple(awaited) if len(awaited) == 1 else on_host
+    return tuple(awaited) if len(awaited) == 1 else ()
 
 
 def _by_address(case: Tables, record: Record, on_host: Sequence[int]) -> tuple[int, ...]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rca.analyses._faults import DEATHS, Fault, Story, story
-from rca.analyses._job_logs import READS, cite_line, iso, ranks_text, step_at_end
+from rca.analyses._job_logs import READS, cite_line, step_at_end
+from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 

@@ -18,8 +18,9 @@ import polars as pl
 
 from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, loop_of, main_views, movement, seen
 from rca.analyses._wait_graph import Waits, cite_call
-from rca.analyses._wait_words import awaited_calls, awaited_number, ranks_text, says_absent, says_alone, says_silent, waiting_text
+from rca.analyses._wait_words import SHOWN, awaited_calls, awaited_number, says_absent, says_alone, says_silent, waiting_text
 from rca.analyses._waits import build_waits
+from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -101,7 +102,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(f"{few}, and no repeated stack says whether it moved")
     unread = sorted(rank for rank in waits.awaited if rank in waits.dumped - waits.read)
     if unread:
-        raise NotEnoughEvidence(f"{ranks_text(unread)} are awaited and only the headers of their dumps were read")
+        raise NotEnoughEvidence(f"{ranks_text(unread, SHOWN)} are awaited and only the headers of their dumps were read")
     scene = _scene(case, waits, views, loop)
     found = _accusations(scene)
     return found if found or scene.silent or scene.absent or scene.alone else _rings(waits)
@@ -164,7 +165,9 @@ def _accusations(scene: _Scene) -> list[Finding]:
     absent = tuple(a for a in absent if not any(_share_group(waits, a, c) for c in confirmed))  # those may only wait for the confirmed one
     gone = _only_trace_missing(scene)
     if scene.victims and not silent and not absent and not scene.alone and gone is not None:
-        lead = f"rank {gone} left neither a dump nor a stack, where all others left both; all waits end at {ranks_text(scene.victims)}"
+        lead = (
+            f"rank {gone} left neither a dump nor a stack, where all others left both; all waits end at {ranks_text(scene.victims, SHOWN)}"
+        )
         says = f"{lead}, whose last call was in a group with a member unknown to the dumps"
         return [_finding(waits, "no_trace_awaited", (gone,), says, [cite_call(waits.last[v]) for v in scene.victims if v in waits.last])]
     if scene.victims and not silent and not absent and not scene.alone:
@@ -253,7 +256,7 @@ def _tie(waits: Waits, ranks: Sequence[int], why: str) -> Finding:
     ordered = sorted(ranks)
     cites = [cite_call(call) for call in awaited_calls(waits, ranks)[:3]]
     lost = sorted(frozenset().union(*waits.members.values()) - waits.dumped - set(ordered))
-    says = f"{why}: {ranks_text(ordered, 12)}" + (f"; no dump of {ranks_text(lost)}" if lost else "")
+    says = f"{why}: {ranks_text(ordered, 12)}" + (f"; no dump of {ranks_text(lost, SHOWN)}" if lost else "")
     return Finding("first_silent_rank", "tie", says, scope=f"tie {ordered}", numbers={"candidates": ordered}, cites=_capped(cites))
 
 

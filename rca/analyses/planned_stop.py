@@ -18,8 +18,9 @@ from statistics import median
 import polars as pl
 
 from rca.analyses._faults import Story, is_consequence, story
-from rca.analyses._job_logs import READS, Line, cite_line, iso, ranks_text
+from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._stops import Stop
+from rca.analyses._words import iso, ranks_text
 from rca.belonging import foreign_logs
 from rca.clocks import Clocks, clocks
 from rca.errors import NotEnoughEvidence

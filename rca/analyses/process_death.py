@@ -17,8 +17,9 @@ from datetime import timedelta
 
 import polars as pl
 
-from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, kernel_line, story
-from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, iso, ranks_text, step_at_end
+from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, story
+from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, kernel_line, step_at_end
+from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 

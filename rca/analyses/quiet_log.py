@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rca.analyses._faults import TIMED_OUT, Story, complains, story
-from rca.analyses._job_logs import READS, Line, cite_line, iso, ranks_text
+from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._stops import earliest
+from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 

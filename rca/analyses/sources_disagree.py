@@ -13,7 +13,8 @@ from datetime import datetime
 
 import polars as pl
 
-from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, job_logs, ranks_text
+from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, job_logs
+from rca.analyses._words import ranks_text
 from rca.types import Cite, Finding, Sign, Tables
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
