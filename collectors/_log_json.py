@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import UnionType
 from typing import Any, Final
 
 from collectors._log_prefix import Line, parse, plain_host
@@ -38,20 +39,17 @@ def object_of(text: str) -> dict[str, Any] | None:
 
 def message_of(entry: Mapping[str, Any], number: int) -> list[Line]:
     """The lines that an object wraps, with what its own fields say of clock, level, rank and host; none where it wraps no message."""
-    text = next((entry[key] for key in _MESSAGE if isinstance(entry.get(key), str)), None) or _error(entry)
+    text = _first(entry, _MESSAGE, str) or _error(entry)
     if text is None:
         return []
     first, *further = text.rstrip("\n").split("\n", MAX_LINES)
-    stamp = next((entry[key] for key in _TIME if isinstance(entry.get(key), str)), "")
-    level = next((entry[key] for key in _LEVEL if isinstance(entry.get(key), str)), "")
-    outer = parse(f"{stamp} {level.upper()} ", number)
+    outer = parse(f"{_first(entry, _TIME, str) or ''} {(_first(entry, _LEVEL, str) or '').upper()} ", number)
     line = parse(first, number)
-    rank = next((entry[key] for key in _RANK if isinstance(entry.get(key), int) and not isinstance(entry[key], bool)), None)
+    rank: int | None = _first(entry, _RANK, int)
     host = next((entry[key] for key in _HOST if isinstance(entry.get(key), str) and entry[key]), None)
-    count = next((entry[key] for key in _TIME if isinstance(entry.get(key), int | float) and not isinstance(entry[key], bool)), None)
     line = replace(
         line,
-        at=outer.at or line.at or _instant(count),
+        at=outer.at or line.at or _instant(_first(entry, _TIME, int | float)),
         local=outer.local or line.local,
         level=outer.level or line.level,
         rank=rank if rank is not None and rank >= 0 else line.rank,
@@ -59,6 +57,11 @@ def message_of(entry: Mapping[str, Any], number: int) -> list[Line]:
         is_bare=False,
     )
     return [line, *(replace(line, text=part) for part in further)]
+
+
+def _first(entry: Mapping[str, Any], keys: Sequence[str], kind: type | UnionType) -> Any:
+    """The first of the fields that holds a value of this kind (true and false are no numbers); None where none does."""
+    return next((value for key in keys if isinstance(value := entry.get(key), kind) and not isinstance(value, bool)), None)
 
 
 def event_of(entry: Mapping[str, Any]) -> dict[str, Any] | None:

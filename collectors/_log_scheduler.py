@@ -61,13 +61,12 @@ def _states() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((row["state"], re.compile(row["pattern"], re.IGNORECASE)) for row in csv.DictReader(text.splitlines()))
 
 
-def announcement(text: str, signature: str | None, host: str | None = None) -> dict[str, Any] | None:
-    """Columns of `scheduler_events` of one line, or None. `signature` and `host` are what the line was recognised as and where."""
+def announcement(text: str, signature: str | None) -> dict[str, Any] | None:
+    """Columns of `scheduler_events` of one line, or None. `signature` is what the line was recognised as."""
     if signature in _OF_SIGNATURE:
         told = _OF_SIGNATURE[signature]
-        is_node = signature == "slurm_node_failure"
         by = "user" if signature == "slurm_cancelled" and " by " in text.lower() else told["by"]
-        return told | {"by": by, "host": host if is_node else None, "reason": text.strip()[:MAX_TEXT]}
+        return told | {"by": by, "host": None, "reason": text.strip()[:MAX_TEXT]}
     if not holds(text, WORDS):
         return None
     state = next((state for state, regex in _states() if regex.search(text)), None)
