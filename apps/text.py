@@ -152,9 +152,11 @@ def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[st
         lines += _wrapped(f"no kernel log of {', '.join(silent[:8])}{' and others' if len(silent) > 8 else ''}", "  - ", "    ")
     for outcome in judgement.outcomes:
         if outcome.status == "failed":
-            lines += _wrapped(f"{outcome.analysis} failed: {outcome.why}", "  - ", "    ")
+            lines += _wrapped(f"{outcome.analysis} (failed): {outcome.why}", "  - ", "    ")
     if blind := [outcome.analysis for outcome in judgement.outcomes if outcome.status == "blind"]:
-        lines += _wrapped(f"left open, as too little was there to tell (`rca analyse NAME PATH` says what): {', '.join(blind)}", "  - ", "    ")
+        lines += _wrapped(
+            f"left open, as too little was there to tell (`rca analyse NAME PATH` says what): {', '.join(blind)}", "  - ", "    "
+        )
     lines += _skip_lines(skips)
     return ["Not seen", *lines, ""] if lines else []
 

@@ -50,7 +50,7 @@ _OF_CAUSE = {  # where more can be said than of the action
 def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = ()) -> Advice:
     """The first action: that of the cause. Hosts are evicted only when the cause lies in hardware or network and a rank is named."""
     action = CAUSES[verdict.cause].action
-    if action == "replace" and not verdict.ranks:
+    if action == "replace" and not verdict.hosts and not verdict.ranks:
         action = "human"  # a group is named, no machine: nothing can be replaced yet
     evict = verdict.hosts if action == "replace" or verdict.cause in EVICT_TOO else ()
     evict_ranks = tuple(sorted({rank for host in evict for rank in roster.ranks_on(host)})) if evict else ()
@@ -90,7 +90,8 @@ def _commands(verdict: Verdict, roster: Roster, evict: tuple[str, ...]) -> tuple
     """Lines a person may run, in this order: a look at what the verdict rests on or leaves open, then a drain for hosts to replace."""
     looks = [_look(verdict, roster, verdict.hosts[0])] if verdict.ranks and verdict.hosts else []
     if evict:
-        reason = shlex.quote(f"rca: {verdict.cause} rank {','.join(map(str, verdict.ranks[:4]))}")
+        ranks = f" rank {','.join(map(str, verdict.ranks[:4]))}" if verdict.ranks else ""
+        reason = shlex.quote(f"rca: {verdict.cause}{ranks}")
         looks.append(
             f"scontrol update nodename={shlex.quote(','.join(evict))} state=drain reason={reason}   # keeps new jobs away; stops none"
         )

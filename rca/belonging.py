@@ -138,7 +138,10 @@ def _by_pid(file: _File, job: _Job) -> str | None:
     """None: it agrees; "": it says nothing; else where it contradicts. One process is enough, as a launcher also names those it replaced."""
     told = sorted((rank, pid) for rank, _, pid in file.ranks if pid is not None and rank in job.pids)
     if not told:
-        return ""
+        known = frozenset().union(*job.pids.values())
+        if not file.pids or not known or file.ranks:  # of ranks whose process nobody knows, nothing can be said
+            return ""
+        return None if file.pids & known else f"another launch: none of its {len(file.pids)} processes is one of the job"
     if any(pid in job.pids[rank] for rank, pid in told):
         return None
     rank, pid = told[0]

@@ -113,12 +113,17 @@ def _verdict(
     telling = _telling(findings, cause, ranks, hypotheses)
     return Verdict(
         cause=cause, layer=about.layer, attribution=about.attribution, probability=p_cause,
-        summary=_summary(cause, ranks, findings, roster), ranks=ranks, hosts=roster.hosts_of(ranks),
+        summary=_summary(cause, ranks, findings, roster), ranks=ranks, hosts=roster.hosts_of(ranks) or _machine(about.layer, telling),
         gpus=tuple(roster.gpus[rank] for rank in ranks if rank in roster.gpus), ranks_probability=p_ranks if ranks else 0.0,
         failed_at=_failed_at(telling, ranks, roster), step=_first_number(telling, "step"), data=_data(telling), last_collective=awaited,
         ordered_by=_ordered_by(awaited, telling, ranks),
         concurrent=_has_second_fault(ranks, findings), proven=False, hypotheses=hypotheses,
     )  # fmt: skip
+
+
+def _machine(layer: str, telling: Sequence[Finding]) -> tuple[str, ...]:
+    """The one host that a hardware fault sits on where it is not told which of its ranks it hit."""
+    return telling[0].hosts if layer == "hardware" and telling and len(telling[0].hosts) == 1 else ()
 
 
 def _telling(findings: Sequence[Finding], cause: str, ranks: Suspects, hypotheses: Sequence[Hypothesis]) -> list[Finding]:

@@ -18,6 +18,7 @@ from rca.types import Finding, Outcome, Sign
 __all__ = ["Support", "Suspects", "bits", "explained", "sign_of", "strength", "support"]
 
 CAUSAL_ORDER = ("stop", "device", "death", "exception")  # families of records that explain what comes after; all others come last
+SIGNS_OF_LIFE = ("job_motion", "process_death")  # questions that are clear only when the job moved, or all of it ended well
 FOLLOWING = ("silent", "stack", "stuck", "ring", "tie")  # families that show who stands still, for whatever reason
 FIRM_BITS = 8.0  # strength from which a record explains others
 LEADING_BITS = 12.0  # strength from which it names the cause of its suspects' trouble
@@ -38,6 +39,7 @@ def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support
     A finding that accuses a larger set speaks for each part of it too, less the bits it takes to pick the part; one that accuses nobody
     speaks for its causes whoever the suspect is. That why is open is said once, however many signs say so. Where a record names the cause of a
     suspect's trouble, what comes later in the causal order is its consequence (a GPU off the bus also kills): it still says who, not why.
+    That nothing was found speaks for health only where the job was seen alive, or seen to end well.
     """
     best: dict[tuple[str, Suspects], dict[str, tuple[float, str]]] = defaultdict(dict)
     all_suspects = sorted({(), *(f.ranks for f in findings)})
@@ -56,8 +58,9 @@ def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support
                 gain = (_loudness(f) if follows else bits().get((f.analysis, f.sign, cause), 0.0)) - penalty
                 if gain > best[cause, suspects].get(sign.family, (0.0, ""))[0]:
                     best[cause, suspects][sign.family] = (gain, f.id)
-    for outcome in outcomes:
-        if outcome.status == "clear":
+    clear = [outcome for outcome in outcomes if outcome.status == "clear"]
+    if any(outcome.analysis in SIGNS_OF_LIFE for outcome in clear):
+        for outcome in clear:
             for (analysis, sign_name, cause), gain in bits().items():
                 if analysis == outcome.analysis and sign_name == "clear":
                     best[cause, ()][f"clear/{analysis}"] = (gain, "")

@@ -444,8 +444,9 @@ class TestFatalXid:
         job = self.covered().log(5, "cuda_unknown_error", 15.5).kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00")
         assert job.only("fatal_xid").ranks == (5,)
 
-    def test_else_every_rank_of_the_host(self) -> None:
-        assert self.covered().kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00").only("fatal_xid").ranks == (4, 5)
+    def test_else_the_host_and_no_rank(self) -> None:
+        finding = self.covered().kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00").only("fatal_xid")
+        assert (finding.ranks, finding.hosts, finding.numbers["candidates"]) == ((), ("host-c",), [4, 5])
 
     def test_the_same_application_fault_on_most_gpus_is_the_program(self) -> None:
         job = self.covered()

@@ -80,6 +80,10 @@ class _Scene:
         """The samples that show a stack of the rank."""
         return seen(self.views.get(rank, ()))
 
+    def has_left(self, rank: int) -> bool:
+        """Whether every stack of the rank lies outside the training loop: it is done, or handles an error."""
+        return bool(self.loop and self.shown(rank)) and not any(in_loop(view, self.loop) for view in self.shown(rank))
+
     def is_confirmed(self, rank: int) -> bool:
         """Whether the stacks show the rank outside communication in every sample."""
         return bool(self.shown(rank)) and all(v.wait_kind not in WAITS_FOR_OTHERS for v in self.shown(rank))
@@ -147,6 +151,13 @@ def _accusations(scene: _Scene) -> list[Finding]:
     waits, silent, absent = scene.waits, scene.silent, scene.absent
     if len(silent) + len(scene.alone) > max(MIN_ROOTS, MAX_ROOTS_SHARE * len(waits.dumped)):
         return [_tie(waits, (*silent, *scene.alone), _TOO_MANY)]
+    left = tuple(rank for rank in silent if scene.has_left(rank))
+    if left and waits.hidden_p2p and (traceless := _traceless(scene)):
+        if whole := _one_host(scene, traceless):
+            lead = f"all {len(traceless)} ranks of {whole} left neither a dump nor a stack, where all others left both"
+            says = f"{lead}; {ranks_text(left)} left the training loop, and no recorded call says why"
+            return [_finding(waits, "host_silent", traceless, says, [cite_call(waits.last[rank]) for rank in left if rank in waits.last])]
+        return [_tie(waits, (*left, *traceless), _AFTER_ABSENT)]
     if len(silent) > 1 and waits.hidden_p2p:  # one may wait for another in a call that is not recorded: only stacks can tell
         confirmed = tuple(rank for rank in silent if scene.is_confirmed(rank))
         if len(confirmed) != len(silent) and len(confirmed) != 1:
@@ -173,6 +184,20 @@ def _accusations(scene: _Scene) -> list[Finding]:
     if scene.victims and not silent and not absent and not scene.alone:
         return [_tie(waits, scene.victims, _ONLY_VICTIMS)]
     return [*_present(scene, silent), *_absent(scene, absent)]
+
+
+def _traceless(scene: _Scene) -> tuple[int, ...]:
+    """Ranks of the job that left neither a dump nor a stack; () unless all others left both."""
+    known = frozenset().union(*scene.waits.members.values()) | frozenset(scene.hosts)
+    gone = known - scene.waits.dumped - set(scene.views)
+    return tuple(sorted(gone)) if known - gone <= scene.waits.dumped & set(scene.views) else ()
+
+
+def _one_host(scene: _Scene, ranks: tuple[int, ...]) -> str | None:
+    """The host that just these ranks, several of them, ran on."""
+    names = {scene.hosts.get(rank) for rank in ranks}
+    name = next(iter(names)) if len(names) == 1 else None
+    return name if len(ranks) > 1 and {rank for rank, host in scene.hosts.items() if host == name} == set(ranks) else None
 
 
 def _only_trace_missing(scene: _Scene) -> int | None:
