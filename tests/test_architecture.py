@@ -46,7 +46,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/reliability.py": (FOUNDATION, ("polars", "numpy", "scipy", "sklearn")),
     "rca/knowledge.py": (FOUNDATION, ("polars", "numpy", "scipy", "sklearn")),
     "rca/fleet.py": ((*ENGINE, "rca.case"), ("polars", "duckdb")),
-    "rca/analyses/*": ((*FOUNDATION, "rca.clocks", "rca.belonging", "rca.analyses._*"), ("polars", "numpy", "scipy", "sklearn")),
+    "rca/analyses/*": ((*FOUNDATION, "rca.clocks", "rca.analyses._*"), ("polars", "numpy", "scipy", "sklearn")),
     "rca/probes/*": ((*ENGINE, "rca.probes._*"), ("polars", "numpy", "torch")),
     "rca/drills/*": ((*FOUNDATION, "rca.drills._*"), ("polars", "numpy", "torch", "zstandard")),
     "rca/catalogue/*": ((), ()),

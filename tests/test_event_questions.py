@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import polars as pl
 import pytest
 from _house import FOLDERS, ROOT, memory_case, read_folder, truth
 
+from rca.belonging import foreign_logs
 from rca.case import MemoryCase
 from rca.questions import ask
 from rca.tables import TABLES
@@ -84,12 +86,13 @@ class Job:
     def case(self, **without: bool) -> MemoryCase:
         names = {row["evidence_id"] for rows in self.rows.values() for row in rows}
         evidence = [{"evidence_id": name, "path": name, "is_stale": False} for name in sorted(names)]
-        return MemoryCase(
-            {
-                **{t: TABLES[t].rows([] if t in without else rows) for t, rows in self.rows.items()},
-                "evidence": TABLES["evidence"].rows(evidence),
-            }
-        )
+        frames = {t: TABLES[t].rows([] if t in without else rows) for t, rows in self.rows.items()}
+        foreign = sorted(foreign_logs(MemoryCase(frames)))  # as the case does when it is built
+        kept = {
+            t: frame.filter(~pl.col("evidence_id").is_in(foreign)) if "evidence_id" in frame.columns else frame
+            for t, frame in frames.items()
+        }
+        return MemoryCase({**kept, "evidence": TABLES["evidence"].rows(evidence)})
 
     def ask(self, question: str, **without: bool) -> Outcome:
         outcome = ask(self.case(**without), question)

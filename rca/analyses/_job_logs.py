@@ -11,7 +11,6 @@ from typing import Any
 
 import polars as pl
 
-from rca.belonging import foreign_logs
 from rca.clocks import Clocks, clocks
 from rca.types import Cite, Tables
 
@@ -142,12 +141,11 @@ def kernel_line(row: Mapping[str, Any], rank: int | None, logs: JobLogs, *, host
 
 
 def job_logs(case: Tables) -> JobLogs:
-    """The logs of this job: files of other jobs and earlier launches left out, ranks and instants filled in where other evidence tells them."""
-    foreign = sorted(foreign_logs(case))
+    """The logs of this job (the case shows no others), with ranks and instants filled in where other evidence tells them."""
     people = pl.concat(
         [case.table(t).select("evidence_id", "rank", "host", "pid", "role") for t in ("ranks", "dump_index", "stacks")], how="vertical"
     )
-    known = people.filter(pl.col("rank").is_not_null() & ~pl.col("evidence_id").is_in(foreign)).drop("evidence_id").unique().collect()
+    known = people.filter(pl.col("rank").is_not_null()).drop("evidence_id").unique().collect()
     hosts: dict[int, set[str]] = defaultdict(set)
     pids: dict[int, set[int]] = defaultdict(set)
     workers: dict[int, set[int]] = defaultdict(set)
@@ -164,7 +162,7 @@ def job_logs(case: Tables) -> JobLogs:
         case.derive(clocks),
         case.table("groups").filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item(),
     )
-    lines, own = _lines(case, foreign, empty)
+    lines, own = _lines(case, empty)
     return replace(empty, lines=lines, span=_span(case, lines), own_logs=own)
 
 
@@ -176,12 +174,11 @@ def _span(case: Tables, lines: Sequence[Line]) -> tuple[datetime, datetime] | No
     return (min(moments), max(moments)) if moments else None
 
 
-def _lines(case: Tables, foreign: Sequence[str], job: JobLogs) -> tuple[tuple[Line, ...], frozenset[str]]:
+def _lines(case: Tables, job: JobLogs) -> tuple[tuple[Line, ...], frozenset[str]]:
     """The lines, and the files that are of one rank."""
-    keep = ~pl.col("evidence_id").is_in(foreign)
-    events = case.table("log_events").filter(keep).collect().rows(named=True)
-    announced = case.table("scheduler_events").filter(keep).collect().rows(named=True)
-    own_rank, clock = _files(case, foreign, events)
+    events = case.table("log_events").collect().rows(named=True)
+    announced = case.table("scheduler_events").collect().rows(named=True)
+    own_rank, clock = _files(case, events)
     lines = [_line("log_events", row, row["signature"] or "unknown", row["message"], "logged_at", job, own_rank, clock) for row in events]
     lines += [
         _line("scheduler_events", row, row["state"] or "unknown", row["reason"], "changed_at", job, own_rank, clock) for row in announced
@@ -189,14 +186,12 @@ def _lines(case: Tables, foreign: Sequence[str], job: JobLogs) -> tuple[tuple[Li
     return tuple(sorted(lines, key=lambda line: (line.evidence_id, line.place, line.table, line.signature, line.text))), frozenset(own_rank)
 
 
-def _files(case: Tables, foreign: Sequence[str], events: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, str]]:
+def _files(case: Tables, events: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, str]]:
     """evidence_id -> the one rank it is of, -> the one host it is of. A launcher's log is of no rank, however few it names."""
     ranks: dict[str, set[int]] = defaultdict(set)
     hosts: dict[str, set[str]] = defaultdict(set)
     for table in ("ranks", "progress"):
-        for id_, rank in (
-            case.table(table).filter(~pl.col("evidence_id").is_in(foreign)).select("evidence_id", "rank").unique().collect().iter_rows()
-        ):
+        for id_, rank in case.table(table).select("evidence_id", "rank").unique().collect().iter_rows():
             ranks[id_] |= {rank} if rank is not None else set()
     launchers = set()
     for row in events:

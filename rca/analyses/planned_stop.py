@@ -21,7 +21,6 @@ from rca.analyses._faults import Story, is_consequence, story
 from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._stops import Stop
 from rca.analyses._words import iso, ranks_text
-from rca.belonging import foreign_logs
 from rca.clocks import Clocks, clocks
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -150,13 +149,7 @@ def _pace(case: Tables, told: Story, began: Line) -> _Pace | None:
 
 def _ends(case: Tables, clock: Clocks) -> list[datetime]:
     """When steps ended: the first end that any source tells, per step."""
-    foreign = sorted(foreign_logs(case))
-    printed = (
-        case.table("progress")
-        .filter(~pl.col("evidence_id").is_in(foreign))
-        .select("evidence_id", "step", "ended_at", "ended_at_local")
-        .collect()
-    )
+    printed = case.table("progress").select("evidence_id", "step", "ended_at", "ended_at_local").collect()
     end = pl.col("started_at") + pl.duration(microseconds=(pl.col("step_s") * 1e6).round().cast(pl.Int64))
     timed = case.table("steps").group_by("step").agg(end.min().alias("end")).drop_nulls().collect()
     first: dict[int, datetime] = {}
