@@ -3,8 +3,8 @@
 1. Read the kernel records of the job's hosts in the job's time; tell what began a chain from what followed (`_kernel_roots`): Xid 45, 43
    and 154 only follow, and so do most 109, 137 and 145; an ECC chain is one fault; a lost GPU makes switches complain; corrected errors and
    records from before the job accuse nobody.
-2. The rank is the one whose process the record names, or whose GPU has that address; else every rank of the host, or the one of them that
-   failed by its log or that others wait for.
+2. The rank is the one whose process the record names, or whose GPU has that address; else the one of the host that failed by its log or that
+   others wait for. A sick host concerns all of its ranks; of a device or a mount that nothing ties to a rank, only the host is named.
 3. Of roots on several hosts the earliest outside the clock error counts; else nobody is accused and all are listed.
 4. The same application fault on most GPUs of a host is the program.
 """
