@@ -60,6 +60,9 @@ _ONLY_VICTIMS = (
     "all waits end at ranks whose stacks show them waiting too, in a call the recorder does not show (a send or recv, or one that failed)"
 )
 _DOUBTFUL = "a rank without a dump is awaited, and whether others had arrived their dumps do not tell"
+_LOST_FILES = (
+    "several ranks left neither a dump nor a stack, and only some of them are awaited: files were lost, of whom they would tell is open"
+)
 _ABSENT_TIE = "ranks without a dump are awaited, and they may be waiting for each other"
 
 
@@ -152,12 +155,16 @@ def _accusations(scene: _Scene) -> list[Finding]:
     if len(silent) + len(scene.alone) > max(MIN_ROOTS, MAX_ROOTS_SHARE * len(waits.dumped)):
         return [_tie(waits, (*silent, *scene.alone), _TOO_MANY)]
     left = tuple(rank for rank in silent if scene.has_left(rank))
-    if left and waits.hidden_p2p and (traceless := _traceless(scene)):
+    if left and waits.hidden_p2p and (missing := _without_trace(scene)):
+        traceless = _traceless(scene)
         if whole := _one_host(scene, traceless):
             lead = f"all {len(traceless)} ranks of {whole} left neither a dump nor a stack, where all others left both"
             says = f"{lead}; {ranks_text(left)} left the training loop, and no recorded call says why"
             return [_finding(waits, "host_silent", traceless, says, [cite_call(waits.last[rank]) for rank in left if rank in waits.last])]
-        return [_tie(waits, (*left, *traceless), _AFTER_ABSENT)]
+        return [_tie(waits, (*left, *missing), _AFTER_ABSENT)]
+    unseen = tuple(rank for rank in silent if not scene.shown(rank))
+    if unseen and waits.hidden_p2p and (missing := _without_trace(scene)):
+        return [_tie(waits, (*unseen, *missing), _AFTER_ABSENT)]
     if len(silent) > 1 and waits.hidden_p2p:  # one may wait for another in a call that is not recorded: only stacks can tell
         confirmed = tuple(rank for rank in silent if scene.is_confirmed(rank))
         if len(confirmed) != len(silent) and len(confirmed) != 1:
@@ -186,11 +193,17 @@ def _accusations(scene: _Scene) -> list[Finding]:
     return [*_present(scene, silent), *_absent(scene, absent)]
 
 
-def _traceless(scene: _Scene) -> tuple[int, ...]:
-    """Ranks of the job that left neither a dump nor a stack; () unless all others left both."""
+def _without_trace(scene: _Scene) -> tuple[int, ...]:
+    """Ranks of the job that left neither a dump nor a stack; () where no stacks were taken at all."""
     known = frozenset().union(*scene.waits.members.values()) | frozenset(scene.hosts)
-    gone = known - scene.waits.dumped - set(scene.views)
-    return tuple(sorted(gone)) if known - gone <= scene.waits.dumped & set(scene.views) else ()
+    return tuple(sorted(known - scene.waits.dumped - set(scene.views))) if scene.views else ()
+
+
+def _traceless(scene: _Scene) -> tuple[int, ...]:
+    """`_without_trace`, where all others left both a dump and a stack; else ()."""
+    gone = _without_trace(scene)
+    known = frozenset().union(*scene.waits.members.values()) | frozenset(scene.hosts)
+    return gone if known - set(gone) <= scene.waits.dumped & set(scene.views) else ()
 
 
 def _one_host(scene: _Scene, ranks: tuple[int, ...]) -> str | None:
@@ -247,6 +260,9 @@ def _absent(scene: _Scene, absent: tuple[int, ...]) -> list[Finding]:
     if len(needed) != 1 or len(waits.dumped) < 2:
         return [_tie(waits, absent, _ABSENT_TIE)]
     rank = needed[0]
+    others = set(_without_trace(scene)) - {rank}
+    if others and waits.hidden_p2p:  # one of them may be awaited in a call that is not recorded
+        return [_tie(waits, (rank, *others), _LOST_FILES)]
     traced = len(set(scene.views) & waits.dumped)
     if rank not in scene.views and traced >= TRACED_SHARE * len(waits.dumped):
         return [

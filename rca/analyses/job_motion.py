@@ -4,7 +4,8 @@
    job runs. None moved, all waiting: it hangs.
 2. The pace is the time between collectives of the group with the most ranks, as the recorder has them. A lasting slow-down (the later half
    against the earlier, both steady) is a finding even though the job moves.
-3. A job that ended well was not captured for a hang: that it moved tells nothing of its speed or its numbers, so this question stays open.
+3. A job that ended well was not captured for a hang: that it moved tells nothing of its speed or its numbers, so this question stays open. So it
+   does where logs were collected too, but nothing of speed and numbers. With dumps and stacks alone, a hang is all that was asked.
 4. `clear` needs every rank seen twice in a job that moves (a rank may be caught twice in one place; if it were stuck there, its peers
    would stand still too) and a pace on record; a rank seen once, or a failed dump, leaves it open.
 """
@@ -23,7 +24,7 @@ from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("stacks",)
-USES = ("stack_frames", "collectives", "log_events", "memberships", "ranks")
+USES = ("stack_frames", "collectives", "log_events", "steps", "memberships", "ranks")
 SIGNS = {
     "job_hangs": Sign("motion", ()),
     "pace_dropped": Sign("pace", ("slow_rank", "data_stall", "network_fault", "unknown")),
@@ -54,6 +55,10 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(
             "the job ended well, so a hang is not the question: its speed and its numbers are, and motion shows neither"
         )
+    if _has(case, "log_events") and not _has(case, "steps"):
+        raise NotEnoughEvidence(
+            "the job moves; its logs were kept and no step timings, so who slows it and whose numbers are wrong was not looked at"
+        )
     unseen = sorted((expected - set(motion.moved) - set(motion.still)) | set(motion.once))
     if unseen:
         shown = ", ".join(map(str, unseen[:8]))
@@ -72,6 +77,10 @@ def _expected_ranks(case: Tables) -> set[int]:
     for table in ("memberships", "ranks"):
         ranks |= set(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list())
     return ranks
+
+
+def _has(case: Tables, table: str) -> bool:
+    return bool(case.table(table).select("record").head(1).collect().height)
 
 
 def _ended_well(case: Tables) -> set[int]:

@@ -31,6 +31,7 @@ SIGNS = {
     "announced_stop": Sign("stop", ("planned_stop",)),
     "preempted": Sign("stop", ("preemption",)),
     "announced_only": Sign("stop", ("planned_stop", "preemption", "unknown")),
+    "preemption_only": Sign("stop", ("preemption", "planned_stop", "unknown")),
     "bare_stop": Sign("stop", ("planned_stop", "preemption", "unknown")),
     "stop_after_fault": Sign("stop", ()),
 }
@@ -78,7 +79,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
         else ", and whether it moved is not recorded"
     )
     says = f"the job was {'preempted' if stop.is_preemption else 'stopped on purpose'} ({stop.announcement.text.strip()[:160]}){moving}"
-    sign = "announced_only" if pace is None or stop.began is None else "preempted" if stop.is_preemption else "announced_stop"
+    seen, unseen = ("preempted", "preemption_only") if stop.is_preemption else ("announced_stop", "announced_only")
+    sign = unseen if pace is None or stop.began is None else seen
     return [_finding(told, sign, began, pace, says)]
 
 
