@@ -242,9 +242,9 @@ def accuracy_page() -> str:
         "A job that stopped on purpose or ran well is right only when nobody is accused.\n\n"
         "The views show the same captures with evidence taken away: one kind of it alone, one kind removed, names scrambled (`flat` keeps "
         "the rank in the name, `nameless` nothing), 40 % of the ranks lost, another job's logs beside.\n\n"
-        "All drills run one program on one machine with gloo, and the rules were written by people who knew these faults: the figures bound what "
-        "goes wrong here, not on another cluster. Whole answers for these seeds were right before any of these captures had been looked at; six wrong "
-        "answers of an earlier run, in views of seed 2, led to rules that are in force here.\n\n"
+        "All drills run one program on one machine with gloo, and the rules were written by people who knew these faults: the figures "
+        "bound what goes wrong here, not on another cluster. Whole answers for these seeds were right before any of these captures had been "
+        "looked at; six wrong answers of an earlier run, in views of seed 2, led to rules that are in force here.\n\n"
         "Made anew by `rca drill campaign --live --seeds 2 3 --views all --out DIR` and `python docs/generate.py --campaign DIR/campaign.json`."
     )
     return page("Accuracy", introduction, parts)
