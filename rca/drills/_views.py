@@ -40,7 +40,7 @@ def view(capture: Path, name: str, into: Path, *, beside: Path | None = None) ->
     """
     chance = random.Random(f"{capture.name} {name}")
     copy = into / "evidence"
-    shutil.copytree(capture, copy, ignore=shutil.ignore_patterns(TRUTH))
+    shutil.copytree(capture, copy, ignore=shutil.ignore_patterns(TRUTH, "case.duckdb*"))  # the case is built from evidence, it is none
     what, _, value = name.partition(":")
     if what in ("without", "only"):
         for kind in KINDS:
