@@ -49,6 +49,9 @@ def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support
         for suspects in all_suspects:
             if suspects != f.ranks and f.ranks and not (suspects and set(suspects) < set(f.ranks)):
                 continue
+            fitting = f.numbers.get("candidates")
+            if not f.ranks and suspects and fitting and not set(suspects) <= set(fitting):
+                continue  # a record of one host is no evidence against a rank of another
             penalty = math.log2(len(f.ranks) / len(suspects)) if f.ranks and suspects else 0.0
             lead = leading[suspects]
             follows = lead is not None and bool(f.ranks) and _place(f) > _place(lead)
