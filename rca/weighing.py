@@ -37,8 +37,9 @@ def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support
     """(cause, suspect set) -> bits and the findings they come from; of one family only the strongest counts.
 
     A finding that accuses a larger set speaks for each part of it too, less the bits it takes to pick the part; one that accuses nobody
-    speaks for its causes whoever the suspect is. That why is open is said once, however many signs say so. Where a record names the cause of a
-    suspect's trouble, what comes later in the causal order is its consequence (a GPU off the bus also kills): it still says who, not why.
+    speaks for its causes whoever the suspect is, or whoever of the ranks that it leaves open (those of one host). That why is open is said
+    once, however many signs say so. Where a record names the cause of a suspect's trouble, what comes later in the causal order is its
+    consequence (a GPU off the bus also kills): it still says who, not why.
     That nothing was found speaks for health only where the job was seen alive, or seen to end well.
     """
     best: dict[tuple[str, Suspects], dict[str, tuple[float, str]]] = defaultdict(dict)

@@ -15,6 +15,7 @@ from rca.case import MemoryCase
 from rca.questions import ask
 from rca.tables import TABLES
 from rca.types import Finding, Outcome
+from rca.weighing import support
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 QUESTIONS = ("first_exception", "process_death", "planned_stop", "fatal_xid", "quiet_log")
@@ -570,3 +571,23 @@ def test_a_rank_seen_long_after_its_death_is_shown_one_just_before_is_not() -> N
 
 def test_sources_of_a_sound_job_agree() -> None:
     assert disagreements(Job()).status == "clear"
+
+
+# What speaks for whom
+
+
+def test_a_record_of_one_host_is_no_evidence_against_a_rank_of_another() -> None:
+    slow = Finding("slow_rank", "slow_compute", "rank 5 is slow", ranks=(5,))
+    for on_host, counts in (([0, 1], False), ([4, 5], True)):
+        record = Finding("fatal_xid", "gpu_record", "Xid 79", numbers={"candidates": on_host})
+        _, supports = support([slow, record], [])["gpu_fault", (5,)]
+        assert (record.id in supports) is counts
+
+
+def test_a_long_print_of_steps_is_weighed_in_stretches() -> None:
+    times = [0.25 if step < 30_000 else 0.5 for step in range(60_000)]
+    rows = [{"evidence_id": "log-0", "record": f"L{n}", "step": n, "logged_step_s": s} for n, s in enumerate(times)]
+    outcome = ask(MemoryCase({"progress": TABLES["progress"].rows(rows)}), "printed_pace")
+    (finding,) = outcome.findings
+    assert (finding.numbers["before_s"], finding.numbers["after_s"]) == (0.25, 0.5)
+    assert abs(finding.numbers["step"] - 30_000) <= 60_000 / 400

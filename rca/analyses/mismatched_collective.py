@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from rca.analyses._wait_graph import Waits
+from rca.analyses._wait_graph import Waits, group_kind
 from rca.analyses._waits import build_waits, is_done
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -61,15 +61,11 @@ class _Call:
 
     @property
     def kind(self) -> str:
-        return _kind(self.group)
+        return group_kind(self.group)
 
     def cite(self) -> Cite:
         text = f"rank {self.rank}: {self.op} #{self.seq} on {self.group} {self.sizes} {self.dtypes}"
         return Cite("collectives", self.evidence_id, "", self.record, text)
-
-
-def _kind(group: str) -> str:
-    return group.partition(":")[0].partition("?")[0]
 
 
 Later = Mapping[int, Mapping[str, Sequence[int]]]  # rank -> kind -> numbers
@@ -317,7 +313,7 @@ def _skipped(sisters: Sequence[int], orders: Later, waits: Waits, tail: _Tail) -
     """A sister awaited at the next call of a kind although it made a call that the others made only after that one."""
     found = []
     for rank in (r for r in sisters if r in waits.awaited):
-        for kind in sorted({_kind(node[0]) for node in waits.awaited[rank] if not isinstance(node[1], str)}):
+        for kind in sorted({group_kind(node[0]) for node in waits.awaited[rank] if not isinstance(node[1], str)}):
             place = len(orders[rank].get(kind, ()))  # the call it did not make is the next of its kind
             others = [r for r in sisters if r != rank and len(orders[r].get(kind, ())) > place]
             for other, own in sorted(orders[rank].items()):
@@ -338,7 +334,7 @@ def _added(sisters: Sequence[int], orders: Later, waits: Waits, tail: _Tail) -> 
             continue
         if not waits.members.get(waiting.group_id, frozenset()) <= waits.read - waits.torn or waiting.group_id in waits.open_groups:
             continue  # a member whose calls are not all known may be the one that did join
-        kind = _kind(waiting.group_id)
+        kind = group_kind(waiting.group_id)
         own = orders[rank].get(kind, ())
         calls = [call for call in tail.at(waiting.group_id, waiting.seq or 0) if call.rank == rank and call.order in own]
         if not calls:

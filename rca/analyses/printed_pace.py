@@ -21,10 +21,12 @@ __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("progress",)
 USES = ()
+_Step = tuple[int, float, str, str]  # number, s, evidence_id, record
 SIGNS = {"pace_dropped": Sign("pace", ("slow_rank", "data_stall", "network_fault", "unknown"))}
 
 SLOWER = 1.3  # later step time over earlier: below that is the noise of a shared file system or an evaluation
 MIN_STEPS = 6  # printed steps on each side of the break
+MAX_STEPS = 400  # times compared: of a longer print medians of as many stretches, as each place is weighed against all
 WARM_UP = 1  # first steps: allocation, compilation
 
 
@@ -32,7 +34,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     """One finding for the lasting slow-down; NotEnoughEvidence where none is printed."""
     printed = case.table("progress").filter(pl.col("step").is_not_null() & (pl.col("logged_step_s") > 0))
     rows = printed.sort("step", "evidence_id", "record").unique("step", keep="first", maintain_order=True)
-    steps = rows.select("step", "logged_step_s", "evidence_id", "record").collect().rows()[WARM_UP:]
+    steps = _thinned(rows.select("step", "logged_step_s", "evidence_id", "record").collect().rows()[WARM_UP:])
     if len(steps) < 2 * MIN_STEPS:
         raise NotEnoughEvidence(f"{len(steps)} printed step times; at least {2 * MIN_STEPS} are needed to tell a lasting change from noise")
     place = _rise([step[1] for step in steps])
@@ -44,6 +46,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
     cite = Cite("progress", evidence_id, "", record, f"step {number}: {seconds:.3g} s")
     numbers = {"before_s": before, "after_s": after, "step": number}
     return [Finding("printed_pace", "pace_dropped", says, scope="pace", numbers=numbers, cites=(cite,))]
+
+
+def _thinned(steps: Sequence[_Step]) -> list[_Step]:
+    """The steps, or the first step and the median time of each of MAX_STEPS equal stretches."""
+    width = -(-len(steps) // MAX_STEPS)
+    stretches = [steps[start : start + width] for start in range(0, len(steps), max(width, 1))]
+    return [(part[0][0], median(s[1] for s in part), part[0][2], part[0][3]) for part in stretches]
 
 
 def _rise(values: Sequence[float]) -> int | None:
