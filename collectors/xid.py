@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 from collectors._kernel_clock import wall_stamp
@@ -36,10 +37,12 @@ EMITS = ("kernel_events", "host_logs")
 SNIFF_LINES: Final = 40  # of the head, evenly spread
 MOST: Final = 0.5  # of the lines: more than that makes a log one of that kind
 MAX_ROWS: Final = 20_000  # held in memory before they are given out; a burst over that border becomes two rows
+MAX_TAGGED: Final = 200  # lines of a block that hold the kernel's tag somewhere: the first nearly always is one
 NEAR_LINES: Final = 4  # within which a message of several lines is told to its end
 _ENDINGS: Final = re.compile(r"(?:\.(?:log|txt|out|json|gz|zst|xz|\d{1,8}))+$")
 _WORD: Final = r"(?:dmesg|kern(?:el)?|kmsg|journal(?:ctl)?|syslog|messages)"
 _NAMED: Final = re.compile(rf"(?P<before>.{{1,80}}?)[._\-]{_WORD}|{_WORD}[._\-](?P<after>.{{1,80}})")
+_TAGGED: Final = re.compile(rb"[^\n]{1,400} kernel: [^\n]{0,400}")
 _HOST: Final = re.compile(r"(?=.{0,80}\d)[A-Za-z][A-Za-z0-9\-]{0,62}(?:\.[A-Za-z0-9][A-Za-z0-9\-]{0,62}){0,8}")
 _NO_HOST: Final = re.compile(r"(?:rank|job|round|attempt|step|run|slurm|part|boot|task|xid|log)[\-_]?\d*|.*-(?:old|prev|last|all)", re.I)
 
@@ -70,7 +73,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         for number, text in marked_lines(block.data, block.first):
             cover.see(reader.take(text, number))
         cover.see_edges(block.data)
-        if kind == "host" and b" kernel: " in block.data:
+        if kind == "host" and _has_kernel_line(block.data):
             kind = "kernel"
         num_lines = block.last
         if len(reader.events) >= MAX_ROWS:
@@ -89,6 +92,11 @@ def _kind_of_log(head: bytes) -> Literal["kernel", "host", ""]:
     if len(kernel) > MOST * len(lines) or any(line.is_kernel for line in tagged):
         return "kernel"
     return "host" if len(tagged) > MOST * len(lines) else ""
+
+
+def _has_kernel_line(block: bytes) -> bool:
+    """Whether a line of a syslog has the kernel's tag; a program may well write the word."""
+    return any(peel(found[0].decode("utf-8", "replace")).is_kernel for found in islice(_TAGGED.finditer(block), MAX_TAGGED))
 
 
 def _host_in_name(path: str) -> str | None:
@@ -111,6 +119,8 @@ class _Reader:
     def take(self, text: str, number: int) -> Line:
         """Folds what a line tells into `events`; gives back the line without its prefixes."""
         line = self._with_context(peel(text), number)
+        if line.is_hearsay:
+            return line
         event = self._event(line, number)
         if event is None and (inner := peel_inner(line)):
             line = inner

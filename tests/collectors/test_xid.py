@@ -516,3 +516,59 @@ def test_catalogue_of_lines_has_for_every_rule_a_word_to_find_it_by_and_who_says
 
 def catalogue(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader((ROOT / "rca" / "catalogue" / f"{name}.csv").read_text().splitlines()))
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "Mar  2 08:12:07 host-a python[7531]: my text says ",
+        "Mar  2 08:12:07 host-a python[7531]: ",
+        "Mar  2 08:12:07 host-a python[7531]: kernel: ",
+        "Mar  2 08:12:07 host-a python[7531]: [ 1843.308145] ",
+        "Mar  2 08:12:07 host-a trainer: my text says ",
+        "2026-03-02T08:12:07.612100Z host-a train.sh[12]: seen: kernel: ",
+        "<14>1 2026-03-02T08:12:07.612100Z host-a python 7531 - - ",
+        "[ 1843.308145] python[7531]: my text says ",
+        "<12>[ 1843.308145] ",
+        "12,1227,437812449,-;",
+        "12,1227,437812449,-;python[7531]: ",
+        "user  :warn  : [ 1843.308145] ",
+        '{"_TRANSPORT": "stdout", "SYSLOG_IDENTIFIER": "python", "_HOSTNAME": "host-a", "MESSAGE": "kernel: ',
+    ],
+)
+def test_a_program_that_writes_the_drivers_words_is_not_the_driver(prefix: str, tmp_path: Path) -> None:
+    kernel = "Mar  2 08:12:07 host-a kernel: Linux\n"
+    assert events_of(tmp_path, f"{kernel}{prefix}{BODY}" + ('"}\n' if prefix[0] == "{" else "\n")) == []
+
+
+def test_a_program_says_nothing_of_other_faults_either(tmp_path: Path) -> None:
+    bodies = (
+        "Out of memory: Killed process 12 (python), UID 0",
+        "x invoked oom-killer: gfp_mask=0xcc0",
+        "nvidia-nvswitch0: SXid (PCI:0000:04:00.0): 20034, Fatal, Link 30",
+    )
+    assert events_of(tmp_path, "".join(f"Mar  2 08:12:07 host-a app[7]: {body}\n" for body in bodies)) == []
+
+
+def test_a_log_of_programs_alone_is_no_kernel_log_that_was_read(tmp_path: Path) -> None:
+    lines = "".join(f"Mar  2 08:12:0{s} host-a python[7531]: kernel: step {s}\n" for s in range(9))
+    tables, _ = rows_of(xid, source_of(tmp_path, lines.encode(), "x.log"))
+    assert tables.get("host_logs", []) == []
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "Mar  2 08:12:07 host-a nvidia-fabricmanager[812]: ",
+        "Mar  2 08:12:07 host-a nv-hostengine[812]: seen ",
+        "Mar  2 08:12:07 host-a nhc[812]: check failed: ",
+        "Mar  2 08:12:07 host-a node-problem-detector[1]: ",
+        "Mar  2 08:12:07 host-a dcgm-exporter: new: ",
+        "<30>1 2026-03-02T08:12:07.612100Z host-a gpu-health 7531 - - ",
+        "30,1227,437812449,-;dmesg[3]: ",
+        '{"_TRANSPORT": "syslog", "SYSLOG_IDENTIFIER": "nvidia-fabricmanager", "_HOSTNAME": "host-a", "MESSAGE": "',
+    ],
+)
+def test_daemons_that_watch_the_hardware_pass_on_what_the_driver_says(prefix: str, tmp_path: Path) -> None:
+    (row,) = events_of(tmp_path, f"{prefix}{BODY}" + ('"}\n' if prefix[0] == "{" else "\n"))
+    assert (row["kind"], row["code"], row["pid"]) == ("xid", 79, 4242)
