@@ -39,7 +39,7 @@ $(VENV)/.user: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --constraint constraints.txt --editable ".[dev,drill]"
+	$(PIP) install --constraint constraints.txt --editable ".[dev,drill,capture,explore]"
 	touch $(VENV)/.user $@
 
 clean:

@@ -23,7 +23,7 @@ import picture
 from collectors._stack_labels import ACTIVITIES, WAIT_KINDS
 from rca import plugins
 from rca.case import Case, build
-from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS
+from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS, STAGES
 from rca.judge import Judgement, judge
 from rca.sources import inventory
 from rca.tables import DUMP_STATUS, GROUP_KINDS, TABLES
@@ -202,7 +202,7 @@ def causes_page() -> str:
     """The closed vocabularies."""
     rows = ((f"`{c.name}`", c.layer, c.attribution, c.action, f"{c.prior:g}", c.means) for c in CAUSES.values())
     others = {
-        "layer": LAYERS, "attribution": ATTRIBUTIONS, "action": ACTIONS, "group kind": GROUP_KINDS, "dump status": DUMP_STATUS,
+        "layer": LAYERS, "attribution": ATTRIBUTIONS, "action": ACTIONS, "stage": STAGES, "group kind": GROUP_KINDS, "dump status": DUMP_STATUS,
         "activity of a stack": ACTIVITIES, "what a stack waits for": WAIT_KINDS,
     }  # fmt: skip
     parts = [

@@ -1,4 +1,4 @@
-"""Closed vocabularies: layers, causes, attributions, actions. Each cause with its layer, whose it is, the first action, and how common it is.
+"""Closed vocabularies: layers, causes, attributions, actions, stages. Each cause with its layer, whose it is, the first action, and how common it is.
 
 `prior` is the share of interruptions with that cause before any evidence: a mean of published counts (Llama 3, table 5: 466 interruptions of
 54 days on 16,384 GPUs; ByteRobust, table 1: 55,365 incidents of 3 months), split by hand where a source lumps causes. They sum to 1. They
@@ -11,11 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "Cause"]
+__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause"]
 
 LAYERS: Final = ("communication", "hardware", "storage_data", "numeric", "software", "operator", "none", "unknown")
 ATTRIBUTIONS: Final = ("platform", "workload", "planned", "none", "unknown")
 ACTIONS: Final = ("retry", "replace", "rollback", "degrade", "shrink", "quarantine_data", "fix_code", "human", "none")
+STAGES: Final[Mapping[str, float | None]] = {  # of an interruption, in order, each with its budget in s; None = no budget
+    "detect": 60.0,
+    "localize": 300.0,
+    "queue": None,
+    "replace": 120.0,
+    "load": 120.0,
+    "rebuild": 60.0,
+    "warmup": None,
+    "validate": None,
+    "resume": None,
+}
+WHOLE_BUDGET_S: Final = 600.0  # of the whole; the parts are the sources' own figures and sum to 660
 
 
 @dataclass(frozen=True)
