@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from apps.plain import complain
 from apps.supervise import supervised
 from rca import __version__, plugins
-from rca.errors import CaseError, RcaError
+from rca.errors import RcaError
 
 __all__ = ["main"]
 
@@ -41,23 +42,17 @@ def _call(args: argparse.Namespace) -> int:
     try:
         return int(args.run(args))
     except RcaError as error:
-        _complain(str(error))
-        return 3 if isinstance(error, CaseError) else 2
+        complain(str(error))
+        return 2
     except BrokenPipeError:  # the reader has seen enough (head, less)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as error:
-        _complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        complain(f"{error.filename or 'output'}: {error.strerror or error}")
         return 2
     except KeyboardInterrupt:
-        _complain("stopped; nothing half-written was left behind")
+        complain("stopped; nothing half-written was left behind")
         return 130
-
-
-def _complain(text: str) -> None:
-    """One line on stderr; names come from outside, so control characters do not pass."""
-    if sys.stderr is not None:
-        sys.stderr.write("rca: " + "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text) + "\n")
 
 
 if __name__ == "__main__":

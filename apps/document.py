@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from apps.plain import Document
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,11 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["analysis_document", "diagnosis_document", "inspect_document", "skipped", "to_json"]
 
 COVERED = ("dumps", "stacks", "steps", "log_events")
+_ODD = re.compile(r"[^\n\x20-\x7e]")
 
 
-def to_json(document: Mapping[str, Any]) -> str:
-    """One JSON text: keys in the order given, no NaN."""
-    return json.dumps(_plain(document), ensure_ascii=False, indent=1, allow_nan=False)
+def to_json(document: Mapping[str, Any]) -> Document:
+    """One JSON text: keys in the order given, no NaN; what would drive a terminal is escaped, which changes no value."""
+    text = json.dumps(_plain(document), ensure_ascii=False, indent=1, allow_nan=False)
+    return Document(_ODD.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text))
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ The fork happens before polars or DuckDB are loaded (their threads do not surviv
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
@@ -32,8 +33,7 @@ excluded: dict[str, str] = {}  # path -> why it is not read again; grows from ch
 def entering(path: str, size_bytes: int = 0) -> None:
     """Tell the watching process that this file is read next ("" = no file)."""
     if _pipe is not None:
-        line = f"{size_bytes} {path}".replace("\n", "\N{REPLACEMENT CHARACTER}")
-        os.write(_pipe, line.encode("utf-8", "replace") + b"\n")
+        os.write(_pipe, json.dumps([size_bytes, path]).encode("ascii") + b"\n")  # a path may hold line breaks
 
 
 def supervised(work: Callable[[], int]) -> int:
@@ -119,9 +119,8 @@ def _watch(reading: int, child: int) -> tuple[str, bool]:
         buffer += data
         *lines, buffer = buffer.split(b"\n")
         if lines:
-            size, _, name = lines[-1].decode("utf-8", "replace").partition(" ")
-            path = name
-            deadline = time.monotonic() + PATIENCE_S[0] + PATIENCE_S[1] * int(size) / (1 << 20) if path else None
+            size, path = json.loads(lines[-1])
+            deadline = time.monotonic() + PATIENCE_S[0] + PATIENCE_S[1] * size / (1 << 20) if path else None
 
 
 def _wait(child: int) -> int:

