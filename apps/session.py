@@ -8,12 +8,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.places import cache_folder, case_path
+from apps.plain import complain
 from apps.supervise import entering, excluded
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Session:
     inventory: Inventory
     target: Path
     spool: Path
+    is_asked: bool  # the place of the case was named with --case
+    later: ExitStack  # what is undone when the session ends
     build_s: float = 0.0
     diagnose_s: float = 0.0
     was_built: bool = False
@@ -52,7 +55,10 @@ class Session:
         if is_current(self.target, self.inventory):
             return None
         began = time.perf_counter()
-        self.early = triage(self.inventory, self.spool, lambda source: entering(source.path, source.size_bytes))
+        try:
+            self.early = triage(self.inventory, self.spool, lambda source: entering(source.path, source.size_bytes))
+        except OSError:  # no room for what it reads: the full read finds some, or tells
+            return None
         self.diagnose_s = time.perf_counter() - began
         return self.early
 
@@ -71,16 +77,45 @@ class Session:
         assert self.full is not None
         return self.full
 
-    def case(self) -> Case:
-        """The case, built first if it is missing or out of date."""
+    def case(self, *, is_kept: bool = False) -> Case:
+        """The case, built first if it is missing or out of date.
+
+        Where its place takes no case, it is built in a folder that ends with the session, and stderr says so: evidence that can be read is
+        answered. A place that was named with --case, or a case that is wanted for itself (`is_kept`), has no such substitute.
+        """
         from rca.case import Case, build, is_current
+        from rca.errors import UnwritableCase
 
         if not is_current(self.target, self.inventory):
             began = time.perf_counter()
-            build(self.inventory, self.target, _progress(self.inventory), self._judge)
+            refused: list[UnwritableCase] = []
+            for place in self._places():
+                try:
+                    build(self.inventory, place, _progress(self.inventory), self._judge)
+                except UnwritableCase as error:
+                    if self.is_asked or is_kept:
+                        raise
+                    refused.append(error)
+                else:
+                    self.target = place
+                    break
+            else:
+                raise refused[0]
+            if refused:
+                complain(f"{refused[0]} This time it lay in a temporary folder, and is gone at the end.")
             self.build_s = time.perf_counter() - began - self.diagnose_s
             self.was_built = True
         return Case.open(self.target)
+
+    def _places(self) -> Iterator[Path]:
+        """Where the case may lie, one after the other: its place, this session's folder, the system's temporary folder."""
+        yield self.target
+        yield self.spool / "case.duckdb"
+        try:
+            folder = self.later.enter_context(tempfile.TemporaryDirectory(prefix="firstfault-"))
+        except OSError:
+            return
+        yield Path(folder) / "case.duckdb"
 
 
 @contextmanager
@@ -92,20 +127,34 @@ def open_session(path: str, case: str | None) -> Iterator[Session]:
     if not path:
         raise UsageError("name the folder, file or archive with the evidence")
     root = Path(path)
+    with ExitStack() as later:
+        spool = Path(later.enter_context(_spool()))
+        found = _without(inventory(root, spool / "archives"), excluded)
+        target = case_path(root, case, spool, is_plain_file=_is_plain_file(root, found))
+        yield Session(root, found, target, spool, bool(case), later)
+
+
+def _spool() -> tempfile.TemporaryDirectory[str]:
+    """A folder of this process: in the cache folder, else, where nothing can be written there, in the system's temporary folder."""
+    from rca.errors import UsageError
+
     cache = cache_folder()
-    base = None
+    prefix = f"{SPOOL}{os.getpid()}-"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        base = cache
+        for stray in cache.glob(f"{SPOOL}*"):  # of a process that was killed
+            number = stray.name.removeprefix(SPOOL).partition("-")[0]
+            if number.isdigit() and not Path(f"/proc/{number}").exists():
+                shutil.rmtree(stray, ignore_errors=True)
+        return tempfile.TemporaryDirectory(prefix=prefix, dir=cache)
     except OSError:
-        pass  # no home to write to: the system's temporary folder will do
-    for stray in base.glob(f"{SPOOL}*") if base else ():  # of a process that was killed
-        number = stray.name.removeprefix(SPOOL).partition("-")[0]
-        if number.isdigit() and not Path(f"/proc/{number}").exists():
-            shutil.rmtree(stray, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"{SPOOL}{os.getpid()}-", dir=base) as spool:
-        found = _without(inventory(root, Path(spool) / "archives"), excluded)
-        yield Session(root, found, case_path(root, case, Path(spool), is_plain_file=_is_plain_file(root, found)), Path(spool))
+        pass
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix)
+    except OSError as error:
+        raise UsageError(
+            f"no folder to work in ({error.strerror or error}): set XDG_CACHE_HOME or TMPDIR to one that can be written"
+        ) from None
 
 
 def _without(found: Inventory, killers: dict[str, str]) -> Inventory:

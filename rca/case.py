@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import polars as pl
 
 from rca import __version__, belonging, topology
-from rca.errors import CaseError
+from rca.errors import CaseError, UnwritableCase
 from rca.reading import Parts, Progress, Reading, collectors, read_source, readings_frame, without_gc
 from rca.sources import WORKSPACE, Inventory
 from rca.tables import TABLES
@@ -273,9 +273,14 @@ def frames_of(parts: Parts, linked: dict[str, pl.DataFrame]) -> dict[str, pl.Dat
 def build(
     inventory: Inventory, target: Path, progress: Progress | None = None, judge: Callable[[Tables], dict[str, pl.DataFrame]] | None = None
 ) -> Read:
-    """Read everything and put the case in place. What `judge` makes of the tables (the verdict) is stored with them."""
+    """Read everything and put the case in place. What `judge` makes of the tables (the verdict) is stored with them.
+
+    Raises UnwritableCase where the place takes no case: told before anything is read, unless its disk fills up on the way.
+    """
     import duckdb
 
+    if target.is_dir():
+        raise UnwritableCase(str(target), "a folder of that name lies there")
     try:
         with _workspace(target) as folder:
             read = read_all(inventory, Parts(folder / "parts"), progress)
@@ -289,21 +294,17 @@ def build(
                         _insert(connection, name, frame, folder)
                 connection.execute("CHECKPOINT")  # raises when the disk is full; closing would not, and leave all in the log beside
             if draft.with_name(f"{draft.name}.wal").exists():
-                raise CaseError(f"{target}: the case could not be written completely. Free some space, or name another place with --case.")
+                raise UnwritableCase(str(target), "not all of it reached the disk")
             draft.replace(target)
             return read
     except OSError as error:
-        raise CaseError(
-            f"{target}: the case cannot be written ({error.strerror or error}). Free some space, or name another place with --case."
-        ) from None
+        raise UnwritableCase(str(target), error.strerror or str(error)) from None
     except RuntimeError as error:
         if "interrupt" in str(error).lower():
             raise KeyboardInterrupt from None  # DuckDB turns Ctrl-C into an error of its own
         raise
     except duckdb.Error as error:
-        raise CaseError(
-            f"{target}: the case cannot be written ({str(error).splitlines()[0]}). Free some space, or name another place with --case."
-        ) from None
+        raise UnwritableCase(str(target), str(error).splitlines()[0]) from None
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, read: Read, folder: Path) -> None:

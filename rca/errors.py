@@ -3,14 +3,15 @@
 RcaError                 something a person can act on; its text says what, where and what to do
 +-- UsageError           the command was called in a way that cannot work           (exit 2)
 +-- EvidenceError        one piece of evidence cannot be read; the rest goes on     (counted in `readings`)
-+-- CaseError            the case file cannot be built or opened                    (exit 3)
++-- CaseError            the case file cannot be built or opened                    (exit 2)
+|   +-- UnwritableCase   no case file can be written at that place; another may do  (exit 2 when none does)
 +-- NotEnoughEvidence    an analysis cannot answer from what is there               (outcome `blind`)
 +-- ProbeError           an active test or a drill could not run                    (exit 2)
 """
 
 from __future__ import annotations
 
-__all__ = ["CaseError", "EvidenceError", "NotEnoughEvidence", "ProbeError", "RcaError", "UsageError"]
+__all__ = ["CaseError", "EvidenceError", "NotEnoughEvidence", "ProbeError", "RcaError", "UnwritableCase", "UsageError"]
 
 
 class RcaError(Exception):
@@ -31,6 +32,14 @@ class EvidenceError(RcaError):
 
 class CaseError(RcaError):
     """The case file cannot be built or opened."""
+
+
+class UnwritableCase(CaseError):
+    """No case file can be written at `target`, and `why`. It says nothing about the evidence."""
+
+    def __init__(self, target: str, why: str) -> None:
+        self.target, self.why = target, why
+        super().__init__(f"{target}: the case cannot be written ({why}). Free some space, or name another place with --case.")
 
 
 class NotEnoughEvidence(RcaError):

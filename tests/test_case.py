@@ -248,7 +248,7 @@ def test_a_file_size_limit_is_told_and_leaves_nothing_half_written(evidence: Pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
     done = finish(start("build", evidence, preexec_fn=limit))
-    assert done.code == 3
+    assert done.code == 2
     assert "cannot be written" in done.err
     assert "--case" in done.err
     assert "Traceback" not in done.err
@@ -268,7 +268,7 @@ def small_disk(tmp_path: Path) -> Path:
 def test_a_full_disk_is_told_and_leaves_the_old_case(evidence: Path, small_disk: Path) -> None:
     try:
         done = call("build", evidence, "--case", small_disk / "case.duckdb")
-        assert (done.code, list(small_disk.iterdir())) == (3, [])
+        assert (done.code, list(small_disk.iterdir())) == (2, [])
         assert f"{small_disk}/case.duckdb: the case cannot be written" in done.err
         assert "Free some space" in done.err
         assert done.out == ""

@@ -383,10 +383,46 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(evidence: Path, tmp_path: 
 def test_a_case_that_cannot_be_written_says_where_and_what_to_do(evidence: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     done = finish(start("build", evidence, "--case", tmp_path / "file" / "case.duckdb"))
-    assert (done.code, done.out) == (3, "")
+    assert (done.code, done.out) == (2, "")
     assert str(tmp_path / "file") in done.err
     assert "--case" in done.err
     assert "Traceback" not in done.err
+    assert finish(start("diagnose", evidence, "--case", tmp_path / "file" / "case.duckdb", "--json")).code == 2
+
+
+def unwritable(how: str, evidence: Path, tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """Evidence whose case has no place; the folder that stderr must name, and the environment."""
+    if how == "a folder bears the name":
+        (evidence / "case.duckdb").mkdir()
+        return evidence / "case.duckdb", {}
+    (tmp_path / "file").write_text("no folder")
+    evidence.chmod(0o555)
+    return tmp_path / "file", {"XDG_CACHE_HOME": str(tmp_path / "file")}
+
+
+@pytest.mark.parametrize("how", ["a folder bears the name", "read-only evidence and no cache"])
+def test_a_verdict_needs_no_place_for_the_case(how: str, evidence: Path, tmp_path: Path) -> None:
+    """Exit code 3 is for evidence that cannot be read, never for a case that cannot be written."""
+    named, env = unwritable(how, evidence, tmp_path)
+    try:
+        for words in (
+            ("diagnose", evidence, "--json"),
+            ("inspect", evidence, "--json"),
+            ("analyse", "first_silent_rank", evidence, "--json"),
+        ):
+            done = finish(start(*words, env=env))
+            assert done.code == 0, done.err
+            assert len(done.err.splitlines()) == 1
+            assert str(named) in done.err
+            assert "--case" in done.err
+            assert "temporary folder" in done.err
+            if words[0] == "diagnose":
+                assert done.doc["verdict"]["first_failing"]["ranks"] == [3]
+        kept = finish(start("build", evidence, env=env))
+        assert (kept.code, kept.out) == (2, "")
+        assert str(named) in kept.err
+    finally:
+        evidence.chmod(0o755)
 
 
 def test_a_path_with_spaces_and_quotes_is_a_path(tmp_path: Path) -> None:

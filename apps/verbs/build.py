@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code: 0, or 3 when no file was recognised."""
+    """Exit code: 0, 2 when the case cannot be written, 3 when no file was recognised."""
     import polars as pl
 
     from apps.session import open_session
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from rca.tables import TABLES
 
     with open_session(args.path, args.case) as session:
-        case = session.case()
+        case = session.case(is_kept=True)
         try:
             counts = {name: case.table(name).select(pl.len()).collect().item() for name in TABLES}
         finally:
