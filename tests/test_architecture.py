@@ -25,7 +25,7 @@ STDLIB = frozenset(sys.stdlib_module_names)
 LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/types.py": (("rca.tables",), ("polars", "zstandard")),
     "rca/timing.py": ((), ()),
-    "rca/__init__.py": ((), ()),
+    "rca/__init__.py": (("rca.case", "rca.judge", "rca.sources"), ()),  # when asked for: the test below holds it to that
     "rca/plugins.py": ((), ()),
     "rca/errors.py": ((), ()),
     "rca/tables.py": (FOUNDATION, ("polars",)),
