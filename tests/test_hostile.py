@@ -154,12 +154,11 @@ def test_no_name_in_the_evidence_forges_a_line_or_drives_the_terminal(odd: str, 
     for entry in told["ranks"]:
         entry["host"] = f"{entry['host']}{name.replace('.', '')}"
     (folder / "topology.json").write_text(json.dumps(told))
-    words: list[str | Path]
     for words in (
-        ["diagnose", folder],
-        ["inspect", folder, "--table", "ranks", "--table", "evidence"],
-        ["analyse", "first_silent_rank", folder],
-        ["build", folder],
+        ["diagnose", str(folder)],
+        ["inspect", str(folder), "--table", "ranks", "--table", "evidence"],
+        ["analyse", "first_silent_rank", str(folder)],
+        ["build", str(folder)],
     ):
         done = rca(*words, "--case", tmp_path / f"{odd}.duckdb")
         assert done.returncode == 0, done.stderr
