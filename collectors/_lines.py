@@ -8,9 +8,12 @@ from typing import Final
 
 from rca.types import Skip, Source
 
-__all__ = ["LINE_BYTES", "Block", "blocks"]
+__all__ = ["LINE_BYTES", "Block", "blocks", "garbage", "is_text"]
 
 LINE_BYTES: Final = 1 << 20  # of a line that are kept for certain; also the least size of a block
+MAX_GARBAGE: Final = 20  # lines that hold no text, told one by one
+# No text holds these; bell, backspace, tabs, ends of lines and pages, and escape are in logs.
+_NO_TEXT: Final = bytes({*range(32)} - {7, 8, 9, 10, 11, 12, 13, 27})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,30 @@ def blocks(source: Source) -> Iterator[Block | Skip]:
         size = len(parts[0]) if cut else 0  # a line that goes on: room for the next part
     if why:
         yield Skip(None, f"breaks off at line {num_ended + 1}: {why}")
+
+
+def is_text(head: bytes) -> bool:
+    """Whether at least half of the lines are text: a log stays one when a disk or a crash left garbage in its middle."""
+    lines = [line for line in head.split(b"\n") if line.strip()]
+    return 2 * sum(_holds_no_garbage(line) for line in lines) >= len(lines) > 0
+
+
+def garbage(block: Block) -> Iterator[Skip]:
+    """A `Skip` for each run of lines with bytes that no text holds; they are read nevertheless, as far as they can be."""
+    if _holds_no_garbage(block.data):
+        return
+    bad = [number for number, line in enumerate(block.lines, block.first) if not _holds_no_garbage(line)]
+    runs: list[list[int]] = []
+    for number in bad:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    for run in runs[:MAX_GARBAGE]:
+        yield Skip(f"L{run[0]}", f"garbage in {f'lines {run[0]} to {run[-1]}' if len(run) > 1 else 'the line'}: bytes that no text holds")
+    if len(runs) > MAX_GARBAGE:
+        yield Skip(f"L{runs[MAX_GARBAGE][0]}", f"garbage in {len(runs) - MAX_GARBAGE} more places up to line {bad[-1]}")
+
+
+def _holds_no_garbage(data: bytes) -> bool:
+    return len(data.translate(None, _NO_TEXT)) == len(data)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectors import _log_launcher as launcher
 from collectors import _log_progress as progress
 from collectors import _log_scheduler as scheduler
-from collectors._lines import blocks
+from collectors._lines import blocks, garbage, is_text
 from collectors._log_json import event_of, message_of, object_of
 from collectors._log_lines import holding, texts, unwrapped
 from collectors._log_prefix import Line, parse, pieces
@@ -60,7 +60,7 @@ _WORDS: Final = (*words(), *progress.WORDS, *scheduler.WORDS, *launcher.WORDS, *
 
 def claims(name: str, head: bytes) -> bool:
     """Whether a line of the head is one that this reader knows, or the head is plainly of such a log. Kernel lines and dumps are not."""
-    if head[:1] == b"\x80" or b"\0" in head[:4096]:
+    if head[:1] == b"\x80" or not is_text(head):
         return False
     lines = unwrapped(head.decode("utf-8-sig", "replace").split("\n")[:SNIFF_LINES])
     text = next((line.lstrip() for line in lines if line.strip()), "")
@@ -86,6 +86,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         if isinstance(block, Skip):
             yield block
             continue
+        yield from garbage(block)
         lines, at = texts(block), 0
         held = holding(lines, _WORDS)
         while at < len(lines):

@@ -21,7 +21,7 @@ from collectors._kernel_gpu import GPU_HEADER, ends_bus_loss, gpu_event, lost_fr
 from collectors._kernel_lines import BOOT, BROADCAST, SKIPPED, marked_lines
 from collectors._kernel_prefix import Line, host_name, peel, peel_inner
 from collectors._kernel_rules import other_event
-from collectors._lines import blocks
+from collectors._lines import blocks, garbage, is_text
 from rca.tables import TABLES
 from rca.types import Skip, Source
 
@@ -49,7 +49,7 @@ _NO_HOST: Final = re.compile(r"(?:rank|job|round|attempt|step|run|slurm|part|boo
 
 def claims(name: str, head: bytes) -> bool:
     """A line of a driver or kernel that tells an event, or mostly lines with the prefixes of a kernel's or a host's log."""
-    if not head or head[:1] == b"\x80" or b"\0" in head[:1024]:
+    if head[:1] == b"\x80" or not is_text(head):
         return False
     if _kind_of_log(head):
         return True
@@ -70,6 +70,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         if isinstance(block, Skip):
             yield block
             continue
+        yield from garbage(block)
         for number, text in marked_lines(block.data, block.first):
             cover.see(reader.take(text, number))
         cover.see_edges(block.data)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
+import io
 import re
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -35,6 +37,13 @@ __all__ = [
 ]
 
 HEAD_BYTES = 65536  # what `claims` may look at
+_BYTE_ORDER_MARKS = (  # of a text; that of UTF-32 begins like that of UTF-16
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _SUFFIXES = re.compile(
     r"(\.(json|jsonl|txt|log|pkl|pickle|bin|dump|trace|out|err|stderr|stdout|gz|zst|zstd|main|trainer|worker\d*))+$",
     re.I,
@@ -44,6 +53,32 @@ _RANK_LAST = re.compile(r"(?:^|[_\-.])r?(\d{1,7})$")  # a number of its own at t
 _SAMPLE = re.compile(r"^(?:round|sample|iter|poll|snap|dump)[_\-]?(\d{1,6})$", re.I)
 Compression = Literal["none", "gzip", "zstd"]
 T = TypeVar("T")
+
+
+class _AsUtf8(io.RawIOBase):
+    """A stream of text in another encoding as UTF-8 without a byte order mark; what is no character becomes U+FFFD."""
+
+    def __init__(self, file: IO[bytes], encoding: str) -> None:
+        self._file, self._decoder = file, codecs.getincrementaldecoder(encoding)("replace")
+        self._waiting = b""
+        self._has_ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """As of any raw stream: how many bytes were written into the buffer, 0 at the end."""
+        while not self._waiting and not self._has_ended:
+            part = self._file.read1(1 << 16)  # type: ignore[attr-defined]  # gzip and buffers
+            self._has_ended = not part
+            self._waiting = self._decoder.decode(part, final=self._has_ended).encode("utf-8", "replace")
+        given, self._waiting = self._waiting[: len(buffer)], self._waiting[len(buffer) :]
+        buffer[: len(given)] = given
+        return len(given)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 @dataclass(frozen=True)
@@ -57,17 +92,28 @@ class Source:
     modified_at: datetime | None = None  # of the file, UTC; a hint only: copies lose it
 
     def open(self) -> IO[bytes]:
-        """The decompressed bytes, buffered and forward-readable."""
+        """The decompressed bytes, buffered and forward-readable; text that a byte order mark names UTF-16 or UTF-32 as UTF-8."""
+        file = self._stored()
+        if not self._encoding:
+            return file
+        return cast("IO[bytes]", io.BufferedReader(_AsUtf8(file, self._encoding), 1 << 20))
+
+    def _stored(self) -> IO[bytes]:
         if self.compression == "gzip":
             return cast("IO[bytes]", gzip.open(self.file, "rb"))
         if self.compression == "zstd":
-            import io
-
             import zstandard
 
             raw = self.file.open("rb")
             return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, closefd=True), 1 << 20)
         return self.file.open("rb", buffering=1 << 20)
+
+    @cached_property
+    def _encoding(self) -> str:
+        """The encoding that a byte order mark at the beginning names; "" where there is none."""
+        with self._stored() as file:
+            start = file.read1(4)  # type: ignore[attr-defined]  # gzip and buffers
+        return next((name for mark, name in _BYTE_ORDER_MARKS if start.startswith(mark)), "")
 
     @property
     def rank_said(self) -> int | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 from pathlib import Path
 
 import pytest
 
-from collectors._lines import LINE_BYTES, Block, blocks
+from collectors._lines import LINE_BYTES, Block, blocks, garbage, is_text
 from rca.types import Compression, Skip, Source
 
 NEWLINE = b"\n"
@@ -57,3 +58,41 @@ def test_an_endless_line_costs_its_middle_not_the_lines_after_it(tmp_path: Path)
     assert (lines[0], lines[-1], skips) == (b"first", b"last", [])
     assert lines[-2].endswith(b"END")
     assert max(map(len, lines)) <= 3 * LINE_BYTES
+
+
+ENCODED = {
+    "utf-16 little": codecs.BOM_UTF16_LE + TEXT.decode().encode("utf-16-le"),
+    "utf-16 big": codecs.BOM_UTF16_BE + TEXT.decode().encode("utf-16-be"),
+    "utf-8 with a mark": codecs.BOM_UTF8 + TEXT,
+    "utf-32": TEXT.decode().encode("utf-32"),
+}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("name", ENCODED)
+def test_a_byte_order_mark_says_how_a_text_is_encoded(name: str, compression: Compression, tmp_path: Path) -> None:
+    data = ENCODED[name]
+    found, skips = read(tmp_path, gzip.compress(data, mtime=0) if compression == "gzip" else data, compression)
+    assert b"".join(block.data for block in found) == TEXT
+    assert (found[-1].last, skips) == (200_000, [])
+
+
+def test_a_torn_text_of_another_encoding_gives_what_precedes(tmp_path: Path) -> None:
+    found, skips = read(tmp_path, ENCODED["utf-16 little"][:-3])
+    assert b"".join(block.data for block in found) == TEXT[:-2] + "\ufffd".encode()
+    assert skips == []
+    packed = gzip.compress(ENCODED["utf-16 big"], mtime=0)
+    found, skips = read(tmp_path, packed[: len(packed) // 2], "gzip")
+    got = b"".join(block.data for block in found)
+    assert got
+    assert TEXT.startswith(got)
+    assert len(skips) == 1
+
+
+def test_garbage_in_a_text_is_told_and_lines_around_it_are_read(tmp_path: Path) -> None:
+    found, _ = read(tmp_path, b"one\ntwo\n\x00\x01\x02three\nf\x00ur\nfive\n\x07\x08\x1b[0m six\nse\x10ven\n")
+    assert [skip.record for skip in garbage(found[0])] == ["L3", "L7"]
+    assert "lines 3 to 4" in next(garbage(found[0])).why
+    assert is_text(found[0].data)
+    assert not is_text(bytes(range(256)) * 20)
+    assert not is_text(b"")

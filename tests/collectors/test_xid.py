@@ -572,3 +572,25 @@ def test_a_log_of_programs_alone_is_no_kernel_log_that_was_read(tmp_path: Path) 
 def test_daemons_that_watch_the_hardware_pass_on_what_the_driver_says(prefix: str, tmp_path: Path) -> None:
     (row,) = events_of(tmp_path, f"{prefix}{BODY}" + ('"}\n' if prefix[0] == "{" else "\n"))
     assert (row["kind"], row["code"], row["pid"]) == ("xid", 79, 4242)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_log_with_garbage_is_read_before_it_and_after_it(at: int, tmp_path: Path) -> None:
+    lines = [f"[ 1843.30814{n}] NVRM: Xid (PCI:0000:3b:00): {code}, pid=42\n".encode() for n, code in enumerate((48, 63))]
+    lines.insert(at, bytes(n * 37 % 256 for n in range(300)) + b"\n")
+    data = b"".join(lines)
+    assert xid.claims("x", data)
+    tables, skips = rows_of(xid, source_of(tmp_path, data))
+    assert [row["code"] for row in tables["kernel_events"]] == [48, 63]
+    assert skips
+    assert all(row["record"][1:].isdigit() and b"Xid" in data.split(b"\n")[int(row["record"][1:]) - 1] for row in tables["kernel_events"])
+    assert "garbage" in skips[0].why
+
+
+def test_a_log_as_windows_tools_write_it_is_read(tmp_path: Path) -> None:
+    text = f"[    1.000000] Linux\r\n[ 1843.308145] {BODY}\r\n"
+    source = source_of(tmp_path, text.encode("utf-16"))
+    assert xid.claims("x", source.head)
+    tables, skips = rows_of(xid, source)
+    assert [(row["record"], row["code"], row["pid"]) for row in tables["kernel_events"]] == [("L2", 79, 4242)]
+    assert skips == []
