@@ -21,6 +21,7 @@ from typing import Any
 import polars as pl
 
 from collectors._groups import group_id, group_kind, parse_ranks, plain_text
+from collectors._log_prefix import plain_host
 from rca.errors import EvidenceError
 from rca.tables import GROUP_KINDS, TABLES, Table
 from rca.types import Skip, Source
@@ -135,7 +136,8 @@ def _rank_row(entry: Mapping[Any, Any]) -> dict[str, Any] | None:
         value = next((lowered[s] for s in spellings if lowered.get(s) not in (None, "")), None)
         row[column] = _integer(value) if column in _NUMBERS else plain_text(value) or None
     if row["host"]:
-        row["host"] = row["host"].strip().lower().split(".")[0]
+        row["host_name"] = row["host"].strip() or None
+        row["host"] = plain_host(row["host"].strip())
     return row if row["rank"] is not None and row["rank"] >= 0 else None
 
 

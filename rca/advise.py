@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rca.causes import CAUSES
+from rca.commands import commands, node_name
 from rca.roster import Roster
 from rca.types import Advice, Finding, Verdict
 
 __all__ = ["advise"]
 
 EVICT_TOO = frozenset({"silent_data_corruption"})  # causes whose machine must go even where the first action is another
-_OOM = ("sudo dmesg -T | grep -iE 'oom|killed process'", "what was killed, and what held the memory")
-_MOUNTS = (
-    "grep -E 'nfs|lustre|gpfs|beegfs|fuse' /proc/mounts; sudo dmesg -T | grep -iE 'nfs|lustre|not responding'",
-    "does storage answer there?",
-)
-_GPU = ("nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE; sudo dmesg -T | grep -iE 'xid|fallen off'", "the GPUs of that host")
-_LOOKS = {  # cause -> what to run on the first host named, and what it shows
-    **dict.fromkeys(("host_out_of_memory", "process_killed"), _OOM),
-    **dict.fromkeys(("data_stall", "storage_stall"), _MOUNTS),
-    **dict.fromkeys(("gpu_fault", "gpu_memory_fault", "nvlink_fault", "silent_data_corruption"), _GPU),
-    "slow_rank": ("nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE; uptime", "clocks, throttling, load of the host"),
-}
-LOOK_INSIDE = frozenset({"unknown", "code_hang"})  # causes for which the stack of the living process tells more
 
 _BECAUSE = {
     "retry": "nothing here says that a restart meets the same fault again; watch whether it comes back on the same host",
@@ -56,9 +43,14 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = ()) -
     evict_ranks = tuple(sorted({rank for host in evict for rank in roster.ranks_on(host)})) if evict else ()
     group = str(verdict.last_collective["group"]) if verdict.last_collective and not verdict.ranks else None
     return Advice(
-        action=action, evict_hosts=evict, evict_ranks=evict_ranks, evict_group=group, innocent_hosts=(),
-        because=_because(verdict, action, findings), commands=_commands(verdict, roster, evict),
-    )  # fmt: skip
+        action=action,
+        evict_hosts=tuple(node_name(roster.spelled(host)) for host in evict),
+        evict_ranks=evict_ranks,
+        evict_group=group,
+        innocent_hosts=(),
+        because=_because(verdict, action, findings),
+        commands=commands(verdict, roster, evict),
+    )
 
 
 def _because(verdict: Verdict, action: str, findings: Sequence[Finding]) -> str:
@@ -84,29 +76,3 @@ def _samples(data: Mapping[str, Any]) -> str:
     ids = [str(i) for i in data["sample_ids"]]
     where = f" of {data['shard']}" if data["shard"] else ""
     return f"sample{'s' if len(ids) > 1 else ''} {', '.join(ids[:8])}{where}" if ids else f"the batch{where}"
-
-
-def _commands(verdict: Verdict, roster: Roster, evict: tuple[str, ...]) -> tuple[str, ...]:
-    """Lines a person may run, in this order: a look at what the verdict rests on or leaves open, then a drain for hosts to replace."""
-    looks = [_look(verdict, roster, verdict.hosts[0])] if verdict.ranks and verdict.hosts else []
-    if evict:
-        ranks = f" rank {','.join(map(str, verdict.ranks[:4]))}" if verdict.ranks else ""
-        reason = shlex.quote(f"rca: {verdict.cause}{ranks}")
-        looks.append(
-            f"scontrol update nodename={shlex.quote(','.join(evict))} state=drain reason={reason}   # keeps new jobs away; stops none"
-        )
-    return tuple(look for look in looks if look)
-
-
-def _look(verdict: Verdict, roster: Roster, name: str) -> str:
-    host, rank = shlex.quote(name), verdict.ranks[0]
-    if verdict.cause == "host_lost":
-        return f"ping -c 3 {host}; scontrol show node {host}   # is it there at all?"
-    if verdict.cause in _LOOKS:
-        command, why = _LOOKS[verdict.cause]
-        return f'ssh {host} "{command}"   # {why}'
-    if verdict.cause not in LOOK_INSIDE:
-        return ""
-    if rank in roster.pids:
-        return f"ssh {host} sudo py-spy dump --native --pid {roster.pids[rank]}   # the trainer of rank {rank}, before anything is stopped"
-    return f"ssh {host} 'grep -lzx RANK={rank} /proc/[0-9]*/environ'   # processes of rank {rank}: the trainer and its loader workers"

@@ -31,6 +31,7 @@ class Roster:
     logged_hosts: frozenset[str]  # whose kernel log was read
     job_id: str
     attempt: int
+    spellings: Mapping[str, str]  # host -> its name as a rank map spells it, where that differs
 
     @property
     def everyone(self) -> frozenset[int]:
@@ -46,6 +47,10 @@ class Roster:
     def hosts_of(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
         """Their hosts, each once, sorted; () for those not known."""
         return tuple(sorted({self.hosts[rank] for rank in ranks if rank in self.hosts}))
+
+    def spelled(self, host: str) -> str:
+        """A host as its scheduler knows it: the name that a map gives, else the one that the tables use."""
+        return self.spellings.get(host, host)
 
     def ranks_on(self, host: str) -> list[int]:
         """Ranks known to run on a host."""
@@ -73,7 +78,14 @@ def roster(case: Tables) -> Roster:
     }
     named_logs = case.table("host_logs").select(pl.col("host").unique()).collect()["host"]
     logged = frozenset(hosts.values()) if named_logs.null_count() else frozenset(named_logs.to_list())  # whose one is, nothing may tell
-    return Roster(_world_size(case, ranks), hosts, gpus, pids, dict(last.sort("rank").iter_rows()), with_rows, logged, "job-0", 0)
+    moments = dict(last.sort("rank").iter_rows())
+    return Roster(_world_size(case, ranks), hosts, gpus, pids, moments, with_rows, logged, "job-0", 0, _spellings(ranks))
+
+
+def _spellings(ranks: pl.DataFrame) -> dict[str, str]:
+    """host -> the one spelling that maps give of it; none where they differ."""
+    pairs = ranks.select("host", "host_name").drop_nulls().unique().unique("host", keep="none")
+    return {host: name for host, name in sorted(pairs.iter_rows()) if host != name}
 
 
 def _hosts(*tables: pl.LazyFrame) -> dict[int, set[str]]:

@@ -187,6 +187,7 @@ _ALL: Final = (
         Column("pp", INT, "pipeline stage"),
         Column("cp", INT, "context-parallel coordinate"),
         Column("ep", INT, "expert-parallel coordinate"),
+        Column("host_name", TEXT, "host as the source spells it, as its scheduler knows it; null = not told"),
     ),
     _table(
         "dump_index",

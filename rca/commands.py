@@ -1,0 +1,110 @@
+"""Advice as lines that a person may paste: a look first, a drain last. Pure: nothing is ever run.
+
+Host names come from evidence. In a pasted line such a name stays one word and never becomes an option, a second command or a second node:
+it is quoted, `--` stands before one that begins with a dash, and a scheduler is told only names that a node can have.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from rca.roster import Roster
+from rca.types import Verdict
+
+__all__ = ["commands", "hostlist", "node_name"]
+
+_OOM: Final = ("sudo dmesg -T | grep -iE 'oom|killed process'", "what was killed, and what held the memory")
+_MOUNTS: Final = (
+    "grep -E 'nfs|lustre|gpfs|beegfs|fuse' /proc/mounts; sudo dmesg -T | grep -iE 'nfs|lustre|not responding'",
+    "does storage answer there?",
+)
+_GPU: Final = ("nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE; sudo dmesg -T | grep -iE 'xid|fallen off'", "the GPUs of that host")
+_LOOKS: Final = {  # cause -> what to run on the first host named, and what it shows
+    **dict.fromkeys(("host_out_of_memory", "process_killed"), _OOM),
+    **dict.fromkeys(("data_stall", "storage_stall"), _MOUNTS),
+    **dict.fromkeys(("gpu_fault", "gpu_memory_fault", "nvlink_fault", "silent_data_corruption"), _GPU),
+    "slow_rank": ("nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE; uptime", "clocks, throttling, load of the host"),
+}
+LOOK_INSIDE: Final = frozenset({"unknown", "code_hang"})  # causes for which the stack of the living process tells more
+_NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what Slurm takes as one node
+_ALL: Final = "all"  # to Slurm every node there is
+_NUMBERED: Final = re.compile(r"(.*?)(\d+)")
+
+
+def commands(verdict: Verdict, roster: Roster, evict: Sequence[str]) -> tuple[str, ...]:
+    """Lines a person may run, in this order: a look at what the verdict rests on or leaves open, then a drain for hosts to replace."""
+    looks = [_look(verdict, roster, roster.spelled(verdict.hosts[0]))] if verdict.ranks and verdict.hosts else []
+    return tuple(line for line in (*looks, _drain(verdict, [roster.spelled(host) for host in evict])) if line)
+
+
+def _look(verdict: Verdict, roster: Roster, host: str) -> str:
+    rank = verdict.ranks[0]
+    if verdict.cause == "host_lost":
+        node = f"; scontrol show node={node_name(host)}" if _is_node(host) else ""
+        return f"ping -c 3 {_word(host)}{node}   # is it there at all?"
+    if verdict.cause in _LOOKS:
+        command, why = _LOOKS[verdict.cause]
+        return f'ssh {_word(host)} "{command}"   # {why}'
+    if verdict.cause not in LOOK_INSIDE:
+        return ""
+    if rank in roster.pids:
+        return f"ssh {_word(host)} sudo py-spy dump --native --pid {roster.pids[rank]}   # the trainer of rank {rank}, before anything is stopped"
+    return (
+        f"ssh {_word(host)} 'grep -lzx RANK={rank} /proc/[0-9]*/environ'   # processes of rank {rank}: the trainer and its loader workers"
+    )
+
+
+def _drain(verdict: Verdict, hosts: Sequence[str]) -> str:
+    nodes = sorted({node_name(host) for host in hosts if _is_node(host)})
+    if not nodes:
+        return ""
+    ranks = f" rank {','.join(map(str, verdict.ranks[:4]))}" if verdict.ranks else ""
+    reason = shlex.quote(f"rca: {verdict.cause}{ranks}")
+    return f"scontrol update nodename={shlex.quote(hostlist(nodes))} state=drain reason={reason}   # keeps new jobs away; stops none"
+
+
+def _word(host: str) -> str:
+    """A host as one word of a command line that no program takes for an option."""
+    return f"{'-- ' if host.startswith('-') else ''}{shlex.quote(host)}"
+
+
+def _is_node(host: str) -> bool:
+    return bool(_NODE.fullmatch(host)) and host.lower() != _ALL
+
+
+def node_name(host: str) -> str:
+    """A host as Slurm names nodes: its first label, spelled as the source does; an address stays whole."""
+    return host if host.replace(".", "").isdigit() else host.split(".")[0]
+
+
+def hostlist(nodes: Sequence[str]) -> str:
+    """Names of nodes in Slurm's short form: `node[012,017-019]`. Numbers of one width go together, so that zeros in front are kept.
+
+    Source: Slurm, hostlist expressions (scontrol show hostlist).
+    """
+    numbers: dict[tuple[str, int], list[int]] = defaultdict(list)
+    plain = []
+    for node in sorted(set(nodes)):
+        if (found := _NUMBERED.fullmatch(node)) and len(found[2]) <= 18:
+            numbers[found[1], len(found[2])].append(int(found[2]))
+        else:
+            plain.append(node)
+    shown = [(prefix, width, _numbered(prefix, width, found)) for (prefix, width), found in numbers.items()]
+    return ",".join(text for _, _, text in sorted([*shown, *((node, 0, node) for node in plain)]))
+
+
+def _numbered(prefix: str, width: int, numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"{prefix}{numbers[0]:0{width}d}"
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [f"{run[0]:0{width}d}" + (f"-{run[-1]:0{width}d}" if len(run) > 1 else "") for run in runs]
+    return f"{prefix}[{','.join(parts)}]"
