@@ -4,7 +4,8 @@
     {"rank": 3, "step": 7, "loss": 1.21, "grad_norm_local": 0.42, "param_crc": "0a1b2c3d", "samples": [56, 57]}
 
 Rows: `steps` of lines with times, `rank_progress` of lines with numbers of the rank's own; a line may hold both. Names and units vary: the
-unit is the suffix of a name (ns, us, ms, s), else that of the object around it, else that of the step's duration, else seconds. `compute_s`
+unit is the suffix of a name (ns, us, ms, s), else that of the object around it, else that of the step's duration in the same record, else
+what other records of the same rank or its clock tell (collectors/_step_units.py); else the time is null, and skipped with the reason. `compute_s`
 comes from computation alone: forward and backward as a whole include waiting for others. Global metrics (loss without anything local) are
 another reader's.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,6 +27,7 @@ import polars as pl
 from collectors._groups import plain_text
 from collectors._lines import LINE_BYTES, blocks
 from collectors._stack_dump import host_label, whole_number
+from collectors._step_units import Seen, units
 from rca.errors import EvidenceError
 from rca.tables import TABLES
 from rca.types import Skip, Source
@@ -41,6 +43,7 @@ SNIFF_LINES = 8
 MAX_LINE_BYTES = LINE_BYTES  # a batch of 100,000 sample ids fits
 BATCH_ROWS = 50_000
 MAX_SHAPES = 1000  # distinct sets of keys remembered
+MAX_UNIT_RECORDS = 20_000  # first records that are looked at for units which names do not state
 MAX_SAMPLES = 100_000
 _BETWEEN = "\x1f"  # sample ids on their way into a list column
 _FIRST_US, _LAST_US = 946_684_800_000_000, 7_258_118_400_000_000  # 2000 and 2200: outside, a clock that does not count from 1970
@@ -75,7 +78,8 @@ _PARTS: Final = {
     "data_s": re.compile(r"^(data|dataloader|(data|batch)_?(load(ing|er)?|wait|fetch|next)|(get|next|fetch)_batch)$"),
     "checkpoint_s": re.compile(r"^(checkpoint|ckpt)(ing|_(save|load|saving|loading))?$"),
 }
-Place = tuple[str, str | None, float]  # key, key inside its object, seconds per unit
+Place = tuple[str, str | None, int | None]  # key, key inside its object, units per second; None = the record does not state it
+Units = Mapping[tuple[int | None, tuple[str, str | None]], int]
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,11 @@ class _Shape:
     shard: str | None
     is_local: bool  # holds numbers of the rank's own: a row of `rank_progress`
     is_timed: bool  # holds named parts of a step, or its whole duration without a global loss beside it: a row of `steps`
+
+    @property
+    def lacks_unit(self) -> bool:
+        """Whether some time of these records has no unit by its name or what stands around it."""
+        return any(unit is None for places in self.times.values() for _, _, unit in places)
 
 
 def _shape(record: Mapping[str, Any]) -> _Shape:
@@ -125,7 +134,7 @@ def _shape(record: Mapping[str, Any]) -> _Shape:
     times = {}
     for column, places in found.items():
         totals = [place for place in places if place[3]][:1]  # a total beside its parts: not both
-        times[column] = tuple((key, inner, 1.0 / (unit or whole or 1)) for key, inner, unit, _ in totals or places)
+        times[column] = tuple((key, inner, unit or whole) for key, inner, unit, _ in totals or places)
     checksum, loss = next((key for key in record if _CHECKSUM.match(key)), None), first(_LOSS)
     is_local = checksum is not None or not _OWN.isdisjoint(record)
     is_timed = bool(times.keys() - {"step_s"}) or ("step_s" in times and (is_local or loss is None))
@@ -169,25 +178,25 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     timed: list[tuple[Any, ...]] = []
     local: list[tuple[Any, ...]] = []
     num_rows = 0
+    told: Units | None = None  # looked up when the first record without units comes
     for place, line in _lines(source):
         record = line if isinstance(line, Skip) else _record(line)
         if isinstance(record, Skip):
             yield Skip(place, record.why)
             continue
-        keys = (tuple(record), *(tuple(value) for value in record.values() if value.__class__ is dict))
-        shape = shapes.get(keys)
-        if shape is None:
-            shape = _shape(record)
-            if len(shapes) < MAX_SHAPES:
-                shapes[keys] = shape
+        shape = _remembered(record, shapes)
         step = _whole(record.get(shape.step)) if shape.step else None
         if step is None or not (shape.is_timed or shape.is_local):
             yield Skip(place, "no step of a rank: a step with times or numbers of the rank's own is expected")
             continue
-        rank = _whole(record.get(shape.rank)) if shape.rank else None
-        rank = source.rank_said if rank is None or rank < 0 else rank
+        rank = _rank(record, shape, source)
         if shape.is_timed:
-            timed.append((place, rank, step, *_times(record, shape)))
+            if told is None and shape.lacks_unit:
+                told = units(_seen(source, shapes))
+            problems: list[str] = []
+            timed.append((place, rank, step, *_times(record, shape, rank, told or {}, problems)))
+            if problems:
+                yield Skip(place, f"left null: {'; '.join(problems)}")
         if shape.is_local:
             local.append((place, rank, step, *_numbers(record, shape)))
         num_rows += 1
@@ -197,6 +206,47 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     if not num_rows:
         raise EvidenceError(source.path, None, "no step of a rank in it")
     yield from _frames(timed, local)
+
+
+def _remembered(record: Mapping[str, Any], shapes: dict[tuple[Any, ...], _Shape]) -> _Shape:
+    """The shape of a record, worked out once for each set of keys."""
+    keys = (tuple(record), *(tuple(value) for value in record.values() if value.__class__ is dict))
+    shape = shapes.get(keys)
+    if shape is None:
+        shape = _shape(record)
+        if len(shapes) < MAX_SHAPES:
+            shapes[keys] = shape
+    return shape
+
+
+def _rank(record: Mapping[str, Any], shape: _Shape, source: Source) -> int | None:
+    rank = _whole(record.get(shape.rank)) if shape.rank else None
+    return source.rank_said if rank is None or rank < 0 else rank
+
+
+def _seen(source: Source, shapes: dict[tuple[Any, ...], _Shape]) -> Iterator[Seen]:
+    """What the first records of the file say of units and of when their steps began."""
+    for _, line in islice(_lines(source), MAX_UNIT_RECORDS):
+        record = line if isinstance(line, Skip) else _record(line)
+        if isinstance(record, Skip):
+            continue
+        shape = _remembered(record, shapes)
+        step = _whole(record.get(shape.step)) if shape.step else None
+        if step is None or not shape.is_timed:
+            continue
+        places = [place for found in shape.times.values() for place in found]
+        unstated = [(key, inner) for key, inner, unit in places if unit is None]
+        groups: dict[str | None, list[Any]] = {}
+        for key, inner in unstated:  # an object is summed up as a whole: together its parts fill a step
+            if inner is None:
+                groups.setdefault(None, []).append(record[key])
+            else:
+                groups[key] = list(record[key].values())
+        sums = [sum(v for v in values if v.__class__ in (int, float) and 0 <= v < 1e15) for values in groups.values()]
+        yield Seen(
+            _rank(record, shape, source), step, _instant_us(record[shape.start[0]], shape.start[1]) if shape.start else None,
+            {(key, inner): unit for key, inner, unit in places if unit is not None}, frozenset(unstated), max(sums, default=0.0),
+        )  # fmt: skip
 
 
 def _lines(source: Source) -> Iterator[tuple[str | None, bytes | Skip]]:
@@ -233,22 +283,30 @@ def _frames(timed: Sequence[tuple[Any, ...]], local: Sequence[tuple[Any, ...]]) 
             yield TABLES[table], TABLES[table].frame(columns)
 
 
-def _times(record: Mapping[str, Any], shape: _Shape) -> tuple[Any, ...]:
-    """host to checkpoint_s of a row of `steps`."""
+def _times(record: Mapping[str, Any], shape: _Shape, rank: int | None, told: Units, problems: MutableSequence[str]) -> tuple[Any, ...]:
+    """host to checkpoint_s of a row of `steps`; why a time that was written is left null goes to `problems`."""
     host = host_label(plain_text(record[shape.host])) if shape.host else None
     stage = _whole(record[shape.stage]) if shape.stage else None
     started = _instant_us(record[shape.start[0]], shape.start[1]) if shape.start else None
-    return host, stage, started, *(_sum(record, shape.times.get(column, ())) for column in _STEPS[6:])
+    return host, stage, started, *(_sum(record, shape.times.get(column, ()), rank, told, problems) for column in _STEPS[6:])
 
 
-def _sum(record: Mapping[str, Any], places: Sequence[Place]) -> float | None:
-    """Seconds in all these places; null unless every one holds a time."""
+def _sum(record: Mapping[str, Any], places: Sequence[Place], rank: int | None, told: Units, problems: MutableSequence[str]) -> float | None:
+    """Seconds in all these places; null unless every one holds a time of a known unit."""
     total = 0.0
-    for key, inner, factor in places:
+    for key, inner, stated in places:
         value = record[key] if inner is None else record[key][inner]
         if value.__class__ not in (int, float) or not 0 <= value < 1e15:
+            if value is not None:
+                problems.append(f"{inner or key} is {str(value)[:40]}, no time")
             return None
-        total += value * factor
+        unit = stated or told.get((rank, (key, inner)))
+        if unit is None:
+            problems.append(
+                f"{inner or key} states no unit, and neither do the rank's other records nor its clock (name it, as in {inner or key}_ms)"
+            )
+            return None
+        total += value / unit
     return total if places else None
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from _house import ROOT
+from _house import ROOT, frames
 
 from collectors import step_timing, topology
 from rca.case import MemoryCase
@@ -150,8 +151,81 @@ class TestSlowRank:
         assert "waiting" in ask(timed(np.full((8, 40), np.nan), num_stages=2), "slow_rank").why
         compute = pace(2, 8, 40, noise=0.03)
         compute[5, 30:] = np.nan  # killed: its last steps are missing, and the others' hold
-        compute[6] = np.nan
         assert ask(timed(compute, num_stages=2), "slow_rank").status == "clear"
+        compute[6] = np.nan
+        outcome = ask(timed(compute, num_stages=2), "slow_rank")
+        assert (outcome.status, "ranks 6" in outcome.why) == ("blind", True), "a rank that was not compared is not fine"
+
+    @pytest.mark.filterwarnings("error::RuntimeWarning")
+    @pytest.mark.parametrize("zeros", [(6,), (0, 1, 2, 4, 5, 6, 7), range(8)], ids=["one", "all-but-one", "all"])
+    def test_steps_without_any_computation_are_none(self, zeros: Sequence[int]) -> None:
+        compute = pace(2, 8, 40, noise=0.03)
+        compute[3, 10:] *= 2
+        compute[list(zeros)] = 0.0
+        outcome = ask(timed(compute, num_stages=2), "slow_rank")
+        if len(zeros) == 1:
+            assert accused(outcome) == [("slow_compute", (3,))]
+        else:
+            assert outcome.status == "blind"
+
+
+def with_clock(compute: Any, *, step_s: float = 0.3) -> dict[str, Any]:
+    """What makes every rank begin its steps at the same pace, and say so."""
+    num_ranks, num_steps = compute.shape
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    return {
+        "step_s": [[step_s] * num_steps for _ in range(num_ranks)],
+        "started_at": [[begin + timedelta(seconds=step_s * step) for step in range(num_steps)] for _ in range(num_ranks)],
+    }
+
+
+class TestUnitsOfTimes:
+    @pytest.mark.parametrize("factor", [1e3, 1e6, 1e-3])
+    @pytest.mark.parametrize("has_clock", [True, False])
+    @pytest.mark.parametrize("since", [0, 20])
+    def test_rank_in_another_unit_is_shown_and_accuses_nobody(self, factor: float, since: int, *, has_clock: bool) -> None:
+        compute = pace(3, 8, 40, noise=0.03)
+        more = with_clock(compute)
+        compute[2, since:] *= factor
+        more["step_s"][2][since:] = [0.3 * factor] * (40 - since)
+        if not has_clock:
+            del more["started_at"]
+        finding = only(ask(timed(compute, num_stages=2, **more), "slow_rank"))
+        assert (finding.sign, finding.ranks, finding.numbers["candidates"]) == ("units_disagree", (), [2])
+
+    def test_slow_rank_beside_one_in_another_unit_is_still_found(self) -> None:
+        compute = pace(4, 12, 40, noise=0.03)
+        more = with_clock(compute)
+        compute[7, 12:] *= 2
+        compute[8] *= 1000
+        assert sorted(accused(ask(timed(compute, num_stages=2, **more), "slow_rank"))) == [("slow_compute", (7,)), ("units_disagree", ())]
+
+    def test_rank_that_is_as_slow_as_its_clock_says_is_accused(self) -> None:
+        compute = pace(5, 8, 40, noise=0.03)
+        compute[6, 12:] *= 200
+        more = with_clock(compute)
+        late = [more["started_at"][0][0] + timedelta(seconds=0.3 * min(step, 12) + 25.0 * max(0, step - 12)) for step in range(40)]
+        more["started_at"] = [late] * 8
+        more["step_s"] = [[0.3] * 12 + [25.0] * 28 for _ in range(8)]
+        assert accused(ask(timed(compute, num_stages=2, **more), "slow_rank")) == [("slow_compute", (6,))]
+
+    def test_all_in_another_unit_are_compared_with_each_other(self) -> None:
+        compute = pace(6, 8, 40, noise=0.03)
+        more = with_clock(compute)
+        compute[6, 12:] *= 2
+        assert accused(ask(timed(compute * 1000, num_stages=2, **more), "slow_rank")) == [("slow_compute", (6,))]
+
+
+class TestHealthyTakesTimingsOfAll:
+    @pytest.mark.parametrize("case", ["none", "slow_rank"])
+    def test_a_rank_without_timings_leaves_open_whether_the_job_is_slow(self, case: str) -> None:
+        tables = frames(case)
+        assert ask(MemoryCase(tables), "job_motion").status == "clear"
+        rest = tables["steps"].filter(pl.col("rank") != 5)
+        outcome = ask(MemoryCase(tables | {"steps": rest}), "job_motion")
+        assert (outcome.status, "ranks 5" in outcome.why) == ("blind", True)
+        uncounted = tables["steps"].with_columns(pl.when(pl.col("rank") != 5).then("compute_s"))
+        assert ask(MemoryCase(tables | {"steps": uncounted}), "job_motion").status == "blind"
 
 
 def written(num_ranks: int, num_steps: int, seed: int = 0, **columns: Any) -> dict[str, Any]:

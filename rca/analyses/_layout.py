@@ -87,9 +87,9 @@ def model_peers(case: Tables) -> dict[int, frozenset[int]]:
     return {rank: frozenset(others) for rank, others in peers.items() if others}
 
 
-def unseen(case: Tables, ranks: Collection[int]) -> str:
-    """Why "all is well" cannot be said: ranks that maps or groups name and that are not among these; "" = none."""
-    known: set[int] = set()
+def unseen(case: Tables, ranks: Collection[int], also: Collection[int] = ()) -> str:
+    """Why "all is well" cannot be said: ranks that maps, groups or `also` name and that are not among these; "" = none."""
+    known: set[int] = set(also)
     for table in ("ranks", "memberships"):
         known |= set(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"])
     missing = sorted(known - set(ranks))

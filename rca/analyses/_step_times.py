@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,10 +29,12 @@ class Times:
     values: Matrix  # ranks x steps
 
     def usual(self, ranks: Collection[int], first: int, last: int) -> float:
-        """Median of these ranks over columns `first` to `last`, s."""
+        """Median of these ranks over columns `first` to `last`, s; NaN where none of them has a time there."""
         import numpy as np
 
-        return float(np.nanmedian(self.values[[r in ranks for r in self.ranks], first : last + 1]))
+        values = self.values[[r in ranks for r in self.ranks], first : last + 1]
+        known = values[~np.isnan(values)]
+        return float(np.median(known)) if known.size else math.nan
 
 
 def step_rows(case: Tables, *, warm_up: int) -> pl.DataFrame:

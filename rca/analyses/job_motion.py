@@ -7,7 +7,8 @@
 3. A job that ended well was not captured for a hang: that it moved tells nothing of its speed or its numbers, so this question stays open. So it
    does where logs were collected too, but nothing of speed and numbers. With dumps and stacks alone, a hang is all that was asked.
 4. `clear` needs every rank seen twice in a job that moves (a rank may be caught twice in one place; if it were stuck there, its peers
-   would stand still too) and a pace on record; a rank seen once, or a failed dump, leaves it open.
+   would stand still too) and a pace on record; a rank seen once, or a failed dump, leaves it open. Where step timings were kept, it needs
+   those of every rank, in units that can be: a job with a slow rank moves as well, and that may be the one whose file is gone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from statistics import median
 import polars as pl
 
 from rca.analyses._stack_views import Motion, View, cite_view, loop_of, main_views, movement, seen
+from rca.analyses._step_times import step_rows
+from rca.analyses._time_units import PARTS, odd_times
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -59,6 +62,12 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(
             "the job moves; its logs were kept and no step timings, so who slows it and whose numbers are wrong was not looked at"
         )
+    untimed = sorted((expected | set(views)) - _timed(case)) if _has(case, "steps") else []
+    if untimed:
+        raise NotEnoughEvidence(
+            f"the job moves, but {len(untimed)} of {len(expected | set(views))} ranks left no step timings of use, so whether one of them slows it "
+            f"was not looked at (ranks {', '.join(map(str, untimed[:8]))})"
+        )
     unseen = sorted((expected - set(motion.moved) - set(motion.still)) | set(motion.once))
     if unseen:
         shown = ", ".join(map(str, unseen[:8]))
@@ -81,6 +90,14 @@ def _expected_ranks(case: Tables) -> set[int]:
 
 def _has(case: Tables, table: str) -> bool:
     return bool(case.table(table).select("record").head(1).collect().height)
+
+
+def _timed(case: Tables) -> set[int]:
+    """Ranks with step timings that can be compared."""
+    rows = step_rows(case, warm_up=0)
+    measured = ["compute_s"] if rows["compute_s"].drop_nulls().len() else list(PARTS)  # what tells who is slow, where any rank wrote it
+    told = set(rows.filter(pl.any_horizontal(pl.col(measured) > 0))["rank"].to_list())
+    return told - {odd.rank for odd in odd_times(rows)}
 
 
 def _ended_well(case: Tables) -> set[int]:

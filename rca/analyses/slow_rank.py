@@ -7,7 +7,8 @@
 3. A rise has to last (rca/analyses/_lasting.py): spikes and the noise of a busy machine are none. Ranks that are slowed much less than the
    slowest are taken for its victims. All ranks of one host: the host. Many ranks at once: nobody.
 4. The same for the time a rank waits for its next batch, against all others, in units of the usual step.
-5. A stage whose ranks all compute longer than other stages in nearly all steps has more work: nobody is accused.
+5. A rank whose times contradict the clock by far (microseconds under a name of milliseconds) is shown and not compared: nobody is accused by it.
+6. A stage whose ranks all compute longer than other stages in nearly all steps has more work: nobody is accused.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import polars as pl
 from rca.analyses._lasting import MIN_LENGTH, Rise, medians, over_peers, rises
 from rca.analyses._layout import hosts, stages, unseen
 from rca.analyses._step_times import Times, began, cite_step, step_rows, times
+from rca.analyses._time_units import PARTS, OddTimes, odd_times
+from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
-from rca.types import Finding, Sign, Tables
+from rca.types import Cite, Finding, Sign, Tables
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
@@ -35,6 +38,7 @@ SIGNS = {
     "slow_host": Sign("slowness", ("slow_rank", "host_fault", "unknown")),
     "slow_data": Sign("slowness", ("data_stall", "storage_stall", "unknown")),
     "slow_stage": Sign("stage", ("stage_imbalance", "unknown")),
+    "units_disagree": Sign("contradiction", ()),
 }
 
 WARM_UP = 2  # first steps: compilation, allocation, first touch of the data
@@ -50,11 +54,16 @@ MANY = 1 / 3  # of the ranks slow at once is no longer an exception
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
-    """A finding for the ranks that compute slower, one for those that wait longer for data, one per heavy stage."""
+    """A finding for the ranks that compute slower, one for those that wait longer for data, one per heavy stage, one for times in odd units."""
     rows = step_rows(case, warm_up=WARM_UP)
-    compute, data = times(rows, "compute_s"), times(rows, "data_s")
+    odd = odd_times(rows)
+    rows = rows.filter(~pl.col("rank").is_in([rank.rank for rank in odd]))
+    compute, data = (
+        times(rows.filter(pl.col("compute_s") > 0), "compute_s"),
+        times(rows, "data_s"),
+    )  # a step without any computation is none
     stage = stages(case)
-    found: list[Finding] = []
+    found: list[Finding] = [_units(odd)] if odd else []
     if waits := _waiting(data, rows):
         found.append(_finding("slow_data", waits, data, rows, case))
     if not compute.ranks:
@@ -66,7 +75,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         if slow:
             found.append(_finding("slow_compute", slow, compute, rows, case))
         found += _heavy_stages(compute, stage, {rise.row for rise in slow}, rows)
-    if not found and (blind := blind or unseen(case, compute.ranks)):
+    if not found and (blind := blind or unseen(case, compute.ranks, also=rows["rank"].unique().to_list())):
         raise NotEnoughEvidence(blind)
     return found
 
@@ -75,7 +84,7 @@ def _slow(compute: Times, stage: Mapping[int, Hashable]) -> tuple[list[Rise], st
     """Ranks whose computation rises, and why one may have been missed ("" = every rank was compared with its peers)."""
     import numpy as np
 
-    logs = np.log(np.where(compute.values > 0, compute.values, np.nan))
+    logs = np.log(compute.values)
     excess = np.full(logs.shape, np.nan)
     alone: list[int] = []
     for members in _by_stage(compute.ranks, stage):
@@ -145,6 +154,22 @@ def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFram
     places = [(r, s) for r in ranks[:2] for s in (first, last)] + [(others[0], first)]
     cites = tuple(cite for rank, step in places for cite in cite_step(rows, rank, step, column))
     return Finding("slow_rank", sign, says, ranks=ranks, hosts=on, explains=others, numbers=numbers, cites=cites)
+
+
+def _units(odd: Sequence[OddTimes]) -> Finding:
+    """Ranks whose times cannot be in the unit that they are said to be in."""
+    ranks, first = [rank.rank for rank in odd], odd[0]
+    says = (
+        f"the times of {ranks_text(ranks)} are in another unit than their names say, or worthless: rank {first.rank} writes {first.says_s:.3g} s for "
+        f"a step that takes {first.clock_s:.3g} s by the clock; not compared with the others"
+    )
+    cites = tuple(
+        Cite("steps", x.row["evidence_id"], "", x.row["record"], f"rank {x.rank}, step {x.row['step']}: {shown}")
+        for x in odd[:4]
+        if (shown := ", ".join(f"{part.removesuffix('_s')} {x.row[part]:.4g} s" for part in PARTS if x.row[part] is not None))
+    )
+    numbers = {"candidates": ranks, "says_s": round(first.says_s, 6), "clock_s": round(first.clock_s, 6)}
+    return Finding("slow_rank", "units_disagree", says, scope=f"units of {ranks}", numbers=numbers, cites=cites)
 
 
 def _heavy_stages(compute: Times, stage: Mapping[int, Hashable], slow: set[int], rows: pl.DataFrame) -> list[Finding]:

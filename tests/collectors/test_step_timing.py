@@ -92,7 +92,7 @@ def test_forward_and_backward_without_their_computation_are_no_compute_time(tmp_
         ({"dur_us": 1500}, 0.0015),
         ({"dur_ns": 1500}, 1.5e-6),
         ({"step_time_ms": 12.5}, 0.0125),
-        ({"duration": 2}, 2.0),
+        ({"duration": 2}, None),
         ({"step_s": 2.5}, 2.5),
         ({"elapsed_seconds": 3}, 3.0),
         ({"dur_ms": -4}, None),
@@ -104,6 +104,43 @@ def test_unit_is_in_the_name(tmp_path: Path, changes: dict[str, Any], step_s: fl
     row = timed(tmp_path, {"rank": 0, "step": 1, "detail_ms": {"fwd_compute": 4, "comm_us": 7}} | changes)
     assert row["step_s"] == (None if step_s is None else pytest.approx(step_s))
     assert (row["compute_s"], row["comm_s"]) == (pytest.approx(0.004), pytest.approx(7e-6))
+
+
+def without_unit(num_steps: int = 12, *, per_second: int = 1000, start: bool = True) -> list[dict[str, Any]]:
+    """Steps of 0.2 s, half of them computation, by a rank that names no unit anywhere."""
+    record = {"rank": 3, "detail": {"fwd_compute": 0.04 * per_second, "bwd_compute": 0.06 * per_second, "dp_comm": 0.09 * per_second}}
+    began = {"t_start_ns": 1_700_000_000_000_000_000} if start else {}
+    return [record | {"step": step} | {key: at + step * 200_000_000 for key, at in began.items()} for step in range(num_steps)]
+
+
+@pytest.mark.parametrize("per_second", [1, 10**3, 10**6, 10**9])
+def test_unit_that_no_name_states_is_told_by_the_ranks_own_clock(tmp_path: Path, per_second: int) -> None:
+    tables, skips = read(tmp_path, *without_unit(per_second=per_second))
+    assert not skips
+    assert [(row["compute_s"], row["comm_s"]) for row in tables["steps"]] == [(pytest.approx(0.1), pytest.approx(0.09))] * 12
+
+
+def test_unit_that_nothing_tells_is_no_unit_whatever_other_ranks_write(tmp_path: Path) -> None:
+    peers = [{**record, "rank": 4, "dur_ms": 200.0} for record in without_unit(start=False)]
+    tables, skips = read(tmp_path, *peers, *without_unit(start=False))
+    assert [(row["rank"], row["compute_s"]) for row in tables["steps"]] == [(4, pytest.approx(0.1))] * 12 + [(3, None)] * 12
+    assert [skip.record for skip in skips] == [f"L{line}" for line in range(13, 25)]
+    assert all("states no unit" in skip.why and "fwd_compute_ms" in skip.why for skip in skips)
+
+
+def test_one_record_without_the_duration_has_the_unit_of_the_ranks_others(tmp_path: Path) -> None:
+    whole = [record | {"dur_ms": 200.0} for record in without_unit(start=False)]
+    torn = {key: value for key, value in whole[5].items() if key != "dur_ms"}
+    tables, skips = read(tmp_path, *whole[:5], torn, *whole[6:])
+    assert not skips
+    assert [row["compute_s"] for row in tables["steps"]] == [pytest.approx(0.1)] * 12
+
+
+@pytest.mark.parametrize("value", [-27, float("nan"), True, "soon", [1]])
+def test_time_that_is_none_is_null_and_said(tmp_path: Path, value: object) -> None:
+    tables, (skip,) = read(tmp_path, TIMED | {"detail": {"fwd_compute": value, "bwd_compute": 45.5}})
+    assert (tables["steps"][0]["step_s"], tables["steps"][0]["compute_s"]) == (0.1715, None)
+    assert (skip.record, "fwd_compute" in skip.why) == ("L1", True)
 
 
 def test_total_beside_its_parts_counts_once(tmp_path: Path) -> None:
