@@ -166,6 +166,7 @@ def read_source(
             reading.problem = "empty file" if source.size_bytes == 0 else "cannot be decompressed or read"
             return reading
         claimants = [name for name in known if known[name].claims(source.path, head)]
+        claimants = [name for name in claimants if hasattr(known[name], "SCHEMA")] or claimants  # a record of ours may quote any log
     except Exception as error:  # noqa: BLE001 - runner site: a collector that trips over a head must not end the run
         reading.problem = f"cannot be recognised: {type(error).__name__}: {error}"
         return reading

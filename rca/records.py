@@ -1,0 +1,175 @@
+"""What is written down of an interruption: notes (`rca.note/1`), launches of a job (`rca.attempt/1`), and how instants and names look there.
+
+What people type is evidence: notes are only ever appended. In every record unknown is null, never 0 or "". Pure: instants are passed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rca.types import Advice, Verdict
+
+__all__ = [
+    "ATTEMPT",
+    "DIAGNOSED",
+    "END_KINDS",
+    "INCIDENT",
+    "JOB",
+    "NOTE",
+    "NOTE_KINDS",
+    "STATED",
+    "Record",
+    "attempt_path",
+    "attempt_record",
+    "default_id",
+    "diagnosis_of",
+    "incident_path",
+    "instant",
+    "is_id",
+    "iso",
+    "job_of",
+    "note",
+    "week_of",
+]
+
+NOTE, INCIDENT, ATTEMPT = "rca.note/1", "rca.incident/1", "rca.attempt/1"
+NOTE_KINDS: Final = ("open", "note", "stage", "overrule", "close")
+END_KINDS: Final = ("completed", "failed", "stopped")
+STATED: Final = ("cause", "layer", "attribution", "action", "ranks", "hosts")  # what a person may overrule
+DIAGNOSED: Final = (*STATED, "probability", "proven", "gpus", "at", "step", "summary")
+JOB: Final = (
+    *("job_id", "attempt", "world_size", "num_hosts", "num_gpus", "started_at", "last_step", "resumed_from_step", "tokens_per_step"),
+    "step_s",
+)
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
+_MAX_ID: Final = 100  # characters, and so bytes: a file name takes 255
+Record = dict[str, Any]
+
+
+# Instants and names
+
+
+def iso(moment: datetime | None) -> str | None:
+    """An instant as the records write it: ISO 8601, UTC, Z."""
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def instant(text: str | None) -> datetime | None:
+    """The instant that a record writes. Raises ValueError for a text that is none or names no zone."""
+    if text is None:
+        return None
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} names no zone")
+    return moment.astimezone(UTC)
+
+
+def week_of(moment: datetime) -> str:
+    """The ISO week of an instant, in UTC: 2026-W47."""
+    year, week, _ = moment.astimezone(UTC).isocalendar()
+    return f"{year:04d}-W{week:02d}"
+
+
+def is_id(text: str) -> bool:
+    """Whether a text can name an incident or job: safe as a file name everywhere, and as a word on a command line."""
+    return len(text) <= _MAX_ID and _ID.fullmatch(text) is not None
+
+
+def default_id(job_id: str, began_at: datetime, fingerprint: str) -> str:
+    """INC-<day>-<time>-<4 hex>: of the minute in which the fault began, and of the job and its evidence."""
+    digest = hashlib.sha256(f"{job_id}\0{fingerprint}".encode()).hexdigest()[:4]
+    return f"INC-{began_at.astimezone(UTC):%Y%m%d-%H%M}-{digest}"
+
+
+def incident_path(record: Mapping[str, Any]) -> str:
+    """Where the record lies in a fleet: by the week in which the fault began, else was opened."""
+    began = instant(record["began_at"] or record["opened_at"])
+    assert began is not None
+    return f"incidents/{week_of(began)}/{record['incident_id']}.json"
+
+
+def attempt_path(record: Mapping[str, Any]) -> str:
+    """Where the record of a launch lies in a fleet: by the week of its start."""
+    started = instant(record["started_at"])
+    assert started is not None
+    return f"attempts/{week_of(started)}/{record['job_id']}-{record['attempt']}.json"
+
+
+# What is written down
+
+
+def note(incident_id: str, at: datetime, kind: str, text: str, data: Mapping[str, Any] | None = None, *, by: str | None = None) -> Record:
+    """One line of the notes."""
+    return {
+        "schema_version": NOTE,
+        "incident_id": incident_id,
+        "at": iso(at),
+        "kind": kind,
+        "by": by,
+        "text": text,
+        "data": dict(data or {}),
+    }
+
+
+def diagnosis_of(verdict: Verdict, advice: Advice) -> Record:
+    """What the tool said, as an incident keeps it."""
+    return {
+        "cause": verdict.cause,
+        "layer": verdict.layer,
+        "attribution": verdict.attribution,
+        "action": advice.action,
+        "probability": round(verdict.probability, 6),
+        "proven": verdict.proven,
+        "ranks": list(verdict.ranks),
+        "hosts": list(verdict.hosts),
+        "gpus": list(verdict.gpus),
+        "at": iso(verdict.failed_at),
+        "step": verdict.step,
+        "summary": verdict.summary,
+    }
+
+
+def job_of(**known: Any) -> Record:
+    """The job of an incident: what is not given is null. Raises TypeError for a field that jobs do not have."""
+    if unknown := sorted(set(known) - set(JOB)):
+        raise TypeError(f"a job has no {', '.join(unknown)}")
+    return {name: known.get(name) for name in JOB}
+
+
+def attempt_record(
+    *,
+    job_id: str,
+    attempt: int,
+    started_at: datetime,
+    ended_at: datetime | None = None,
+    end_kind: str | None = None,
+    world_size: int | None = None,
+    num_hosts: int | None = None,
+    num_gpus: int | None = None,
+    resumed_from_step: int | None = None,
+    last_step: int | None = None,
+    tokens_per_step: int | None = None,
+    step_s: float | None = None,
+    exit_code: int | None = None,
+) -> Record:
+    """`rca.attempt/1`: a launch of a job. `ended_at` null = still running when recorded (censored), never "not known"."""
+    return {
+        "schema_version": ATTEMPT,
+        "job_id": job_id,
+        "attempt": attempt,
+        "started_at": iso(started_at),
+        "ended_at": iso(ended_at),
+        "end_kind": end_kind,
+        "world_size": world_size,
+        "num_hosts": num_hosts,
+        "num_gpus": num_gpus,
+        "resumed_from_step": resumed_from_step,
+        "last_step": last_step,
+        "tokens_per_step": tokens_per_step,
+        "step_s": step_s,
+        "exit_code": exit_code,
+    }
