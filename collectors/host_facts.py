@@ -91,7 +91,7 @@ def _boot(facts: dict[str, Any]) -> datetime | None:
             at = datetime.fromisoformat(value)
         except ValueError:
             return None
-        return at.astimezone(UTC) if at.tzinfo and 1970 < at.year < 9000 else None  # without a zone it cannot be placed
+        return at.astimezone(UTC) if at.tzinfo and 1970 < at.year < 2097 else None  # without a zone it cannot be placed
     number = _number(value)
     if number is None:
         return None

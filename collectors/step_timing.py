@@ -43,6 +43,7 @@ SNIFF_LINES = 8
 MAX_LINE_BYTES = LINE_BYTES  # a batch of 100,000 sample ids fits
 BATCH_ROWS = 50_000
 MAX_SHAPES = 1000  # distinct sets of keys remembered
+MAX_TIME_S = 1e8  # three years: no step lasts that long
 MAX_UNIT_RECORDS = 20_000  # first records that are looked at for units which names do not state
 MAX_SAMPLES = 100_000
 _BETWEEN = "\x1f"  # sample ids on their way into a list column
@@ -307,6 +308,9 @@ def _sum(record: Mapping[str, Any], places: Sequence[Place], rank: int | None, t
             )
             return None
         total += value / unit
+        if total > MAX_TIME_S:
+            problems.append(f"{inner or key} is {value:.3g}, which is years")
+            return None
     return total if places else None
 
 

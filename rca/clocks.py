@@ -26,6 +26,11 @@ UNMEASURED_S: Final = 300.0  # error of a host whose clock nothing bounds: authe
 QUARTER_S: Final = 900  # zones are multiples of this
 SLACK_S: Final = 240.0  # a stamp and an instant of one file, rank or host may be this far apart and still tell the zone
 MAX_ZONE_S: Final = 14 * 3600
+FIRST_AT, LAST_AT = (
+    datetime(2000, 1, 1, tzinfo=UTC),
+    datetime(2200, 1, 1, tzinfo=UTC),
+)  # an instant outside is of a clock that was never set, or torn
+SANE_STAMP: Final = r"^(?:2[01]\d\d-\d\d-|\d\d-|\d\d:)"  # the same of a stamp without zone, which may lack its year
 ALL_WAIT: Final = "(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier"  # a broadcast may be over for its source at once
 
 Instants = tuple[datetime, datetime]
@@ -51,14 +56,14 @@ class Clocks:
         """The UTC instant of a row: as written, else from the seconds since boot, else from its local stamp and the zone of its file.
 
         `row` has `evidence_id` and, as far as its table has them, `<moment>`, `<moment>_local`, `uptime_s`, `host`, `rank`. None where
-        nothing tells.
+        nothing tells, or what is told cannot be: the year 9999, 1970.
         """
         found: datetime | None = row.get(moment)
         if found is not None:
-            return found
+            return found if _is_sane(found) else None
         boot = self._boots.get(row.get("host") or "")
         if boot is not None and row.get("uptime_s") is not None:
-            return boot + timedelta(seconds=row["uptime_s"])
+            return _after(boot, row["uptime_s"])
         text = row.get(f"{moment}_local")
         return self.utc(row["evidence_id"], text) if text else None
 
@@ -71,7 +76,7 @@ class Clocks:
         if zone is None or near is None:
             return None
         local = _parse(local_text, near[1] + timedelta(seconds=zone))
-        return (local - timedelta(seconds=zone)).replace(tzinfo=UTC) if local is not None else None
+        return (local - timedelta(seconds=zone)).replace(tzinfo=UTC) if local is not None and _is_sane(local.replace(tzinfo=UTC)) else None
 
     def order(self, one: tuple[datetime | None, str | None], two: tuple[datetime | None, str | None]) -> int | None:
         """-1: the first of two (instant, host) is earlier; 1: later; 0: the same instant of one clock; None: not to be told."""
@@ -130,7 +135,7 @@ class Clocks:
         found: dict[str, _Naive] = {}
         for table, moment in (("log_events", "logged_at"), ("progress", "ended_at"), ("kernel_events", "logged_at")):
             local, is_kernel, has_host = pl.col(f"{moment}_local"), table == "kernel_events", table != "progress"
-            rows = self.case.table(table).filter(local.is_not_null()).group_by("evidence_id")
+            rows = self.case.table(table).filter(local.str.contains(SANE_STAMP)).group_by("evidence_id")
             told = rows.agg(
                 local.min().alias("first"),
                 local.max().alias("last"),
@@ -197,8 +202,20 @@ class _Naive:
 
 
 def _ranges(case: Tables, table: str, key: str, moment: str) -> Iterable[tuple[Any, datetime, datetime]]:
-    rows = case.table(table).filter(pl.col(key).is_not_null() & pl.col(moment).is_not_null())
+    rows = case.table(table).filter(pl.col(key).is_not_null() & pl.col(moment).is_between(FIRST_AT, LAST_AT))
     return rows.group_by(key).agg(pl.col(moment).min().alias("first"), pl.col(moment).max().alias("last")).collect().iter_rows()
+
+
+def _after(at: datetime, seconds: float) -> datetime | None:
+    try:
+        later = at + timedelta(seconds=seconds)
+    except (OverflowError, ValueError):  # beyond the year 9999; not a number
+        return None
+    return later if _is_sane(later) else None
+
+
+def _is_sane(at: datetime) -> bool:
+    return FIRST_AT <= at < LAST_AT
 
 
 def _wide(spans: Iterable[Instants]) -> Instants | None:
@@ -211,8 +228,9 @@ def _shifts(local: Instants, span: Instants) -> list[float]:
     """The multiples of a quarter of an hour, s, that bring local stamps to overlap a span of instants, or near it."""
     low = (local[0] - span[1].replace(tzinfo=None)).total_seconds()
     high = (local[1] - span[0].replace(tzinfo=None)).total_seconds()
-    first, last = -int((SLACK_S - low) // QUARTER_S), int((high + SLACK_S) // QUARTER_S)
-    return [float(n * QUARTER_S) for n in range(first, last + 1) if abs(n * QUARTER_S) <= MAX_ZONE_S]
+    most = MAX_ZONE_S // QUARTER_S
+    first, last = max(-most, -int((SLACK_S - low) // QUARTER_S)), min(most, int((high + SLACK_S) // QUARTER_S))
+    return [float(n * QUARTER_S) for n in range(first, last + 1)]
 
 
 def _parse(text: str, near: datetime) -> datetime | None:

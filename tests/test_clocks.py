@@ -11,7 +11,7 @@ import pytest
 
 from rca.belonging import foreign_logs
 from rca.case import MemoryCase
-from rca.clocks import UNMEASURED_S, Clocks, clocks
+from rca.clocks import UNMEASURED_S, Clocks, _shifts, clocks
 from rca.tables import TABLES
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -155,12 +155,26 @@ class TestZones:
         rows = [logged("12:00:01", rank=0), logged(seconds=0, evidence="agent")]
         assert clocks(case_of(log_events=rows)).utc("log", text) is None
 
+    def test_instants_that_cannot_be_tell_nothing_and_cost_nothing(self) -> None:
+        """A torn year, a clock that was never set: the other stamps of the file are read as if these were not there."""
+        rows = [logged("2026-03-01T04:00:01", rank=3), *(logged(f"{year}-12-31T23:59:59", rank=3) for year in ("0001", "1970", "9999"))]
+        rows += [{**logged(evidence="agent"), "logged_at": datetime(year, 1, 1, tzinfo=UTC)} for year in (1970, 9999)]
+        clock = clocks(case_of(log_events=rows, dumps=[{"evidence_id": "fr", "rank": 3, "first_at": at(0), "last_at": at(60)}]))
+        assert clock.utc("log", "2026-03-01T04:00:05") == at(5)
+        assert [clock.utc("log", f"{year}-12-31T23:59:59") for year in ("0001", "1970", "9999")] == [None] * 3
+        assert [clock.at(row) for row in rows[-2:]] == [None, None]
+
+    def test_far_stamps_are_tried_against_zones_alone(self) -> None:
+        far = (datetime(1, 1, 1), datetime(9999, 1, 1))
+        assert len(_shifts(far, (at(0), at(1)))) == 2 * 14 * 4 + 1, "every zone there is, and no other multiple"
+
     def test_a_kernel_line_is_placed_by_its_boot_or_its_hosts_zone(self) -> None:
         hosts = [{"evidence_id": "h", "host": "host-a", "boot_at": at(-100), "zone_offset_s": 3600.0}]
         event = {"evidence_id": "dmesg", "host": "host-a", "logged_at_local": "2026-03-01T13:00:09"}
         clock = clocks(case_of(hosts=hosts, kernel_events=[event], log_events=[logged(seconds=0)]))
         assert clock.at({"evidence_id": "dmesg", "host": "host-a", "uptime_s": 104.5}) == at(4.5)
         assert clock.at(event) == at(9)
+        assert [clock.at({"evidence_id": "dmesg", "host": "host-a", "uptime_s": up}) for up in (1e11, 1e15, float("nan"))] == [None] * 3
 
 
 def named(evidence: str, rank: int, *, host: str | None = None, pid: int | None = None) -> dict[str, Any]:
