@@ -44,6 +44,7 @@ class Session:
     build_s: float = 0.0
     diagnose_s: float = 0.0
     was_built: bool = False
+    told: Progress | None = None  # is told of every file that is read
     early: Judgement | None = field(default=None, repr=False)
     full: Judgement | None = field(default=None, repr=False)  # made while building
 
@@ -91,7 +92,7 @@ class Session:
             refused: list[UnwritableCase] = []
             for place in self._places():
                 try:
-                    build(self.inventory, place, _progress(self.inventory), self._judge)
+                    build(self.inventory, place, _progress(self.inventory, self.told), self._judge)
                 except UnwritableCase as error:
                     if self.is_asked or is_kept:
                         raise
@@ -173,8 +174,8 @@ def _is_plain_file(root: Path, found: Inventory) -> bool:
     return root.is_file() and len(found.sources) <= 1 and all("/" not in source.path for source in found.sources)
 
 
-def _progress(inventory: Inventory) -> Progress:
-    """Names each file to the watching process; on a terminal also a line that rewrites itself, once reading takes a while."""
+def _progress(inventory: Inventory, told: Progress | None = None) -> Progress:
+    """Names each file to the watching process and to whoever asked; on a terminal also a line that rewrites itself, once reading takes a while."""
     sizes = {source.path: source.size_bytes for source in inventory.sources}
     began = time.monotonic()
     last = began
@@ -183,6 +184,8 @@ def _progress(inventory: Inventory) -> Progress:
     def show(done: int, total: int, path: str) -> None:
         nonlocal last
         entering(path, sizes.get(path, 0))
+        if told is not None:
+            told(done, total, path)
         now = time.monotonic()
         if not is_shown:
             return

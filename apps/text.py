@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from rca.judge import Judgement
     from rca.types import Advice, Finding, Outcome
 
-__all__ = ["advice_lines", "columns", "diagnosis_lines", "headline", "outcome_lines", "write"]
+__all__ = [
+    "advice_lines",
+    "alternative_lines",
+    "chain",
+    "columns",
+    "diagnosis_lines",
+    "headline",
+    "outcome_lines",
+    "percent",
+    "unseen_lines",
+    "write",
+]
 
 WIDTH = 110
 MAX_CITE = 220  # of a quoted line with its place: a kernel's or launcher's line is told whole
@@ -81,9 +92,9 @@ def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) ->
     verdict = judgement.verdict
     lines = [headline(judgement), ""]
     lines += _chain(judgement)
-    lines += _unseen(judgement, skips)
+    lines += unseen_lines(judgement, skips)
     lines += advice_lines(judgement.advice)
-    lines += _alternatives(judgement)
+    lines += alternative_lines(judgement)
     if verdict.concurrent:
         lines += ["", "A second fault, independent of the first, is among the findings: see the alternatives."]
     return lines
@@ -96,21 +107,26 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 
 
 def _chain(judgement: Judgement) -> list[str]:
-    """Findings as a numbered chain: first those for the verdict, each with the places a person can open."""
-    verdict = judgement.verdict
-    findings = [f for o in judgement.outcomes for f in o.findings]
-    supports = {i for h in verdict.hypotheses[:1] for i in h.supports}
-    findings.sort(key=lambda f: (f.id not in supports, f.ranks != verdict.ranks, f.analysis, f.id))
+    """Findings as a numbered list, each with the places a person can open."""
+    findings = chain(judgement)
     if not findings:
         looked = [o.analysis for o in judgement.outcomes if o.status == "clear"]
         lines = _wrapped(f"looked, and found nothing out of the ordinary: {', '.join(looked) or 'no analysis could look'}", "  ", "  ")
         return ["Evidence", *lines, ""]
     lines = ["Evidence"]
-    for number, finding in enumerate(findings, 1):
-        aside = "" if finding.id in supports else _aside(finding, findings, supports, verdict.ranks)
+    for number, (finding, aside) in enumerate(findings, 1):
         lines += _wrapped(f"{finding.says}{aside}.", f" {number:2}. ", "     ")
         lines += [_cut(f"       {cite.path} {cite.record}: {cite.text}") for cite in finding.cites]
     return [*lines, ""]
+
+
+def chain(judgement: Judgement) -> list[tuple[Finding, str]]:
+    """All findings, those for the verdict first; beside each what it is to the verdict, where it does not carry it."""
+    verdict = judgement.verdict
+    findings = [f for o in judgement.outcomes for f in o.findings]
+    supports = {i for h in verdict.hypotheses[:1] for i in h.supports}
+    findings.sort(key=lambda f: (f.id not in supports, f.ranks != verdict.ranks, f.analysis, f.id))
+    return [(f, "" if f.id in supports else _aside(f, findings, supports, verdict.ranks)) for f in findings]
 
 
 def _aside(finding: Finding, findings: Sequence[Finding], supports: set[str], answer: tuple[int, ...]) -> str:
@@ -127,7 +143,7 @@ def _cut(line: str) -> str:
     return line if len(line) <= MAX_CITE else line[: MAX_CITE - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _unseen(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
+def unseen_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was not looked at, and what that hides."""
     roster = judgement.roster
     lines = []
@@ -180,7 +196,7 @@ def advice_lines(advice: Advice) -> list[str]:
     return [*lines, *(f"  $ {command}" for command in advice.commands)]
 
 
-def _alternatives(judgement: Judgement) -> list[str]:
+def alternative_lines(judgement: Judgement) -> list[str]:
     verdict = judgement.verdict
     answer = (verdict.cause, verdict.ranks)
     rows = [h for h in verdict.hypotheses if (h.cause, h.ranks) != answer and h.probability >= ALTERNATIVE_FROM and h.supports]
