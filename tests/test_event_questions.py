@@ -153,6 +153,53 @@ class TestProcessDeath:
         found = Job().kernel("host-a", "oom", 19.9, pid=4711).only("process_death")
         assert (found.sign, found.ranks, found.hosts) == ("memory_killed_on_host", (), ("host-a",))
 
+    @pytest.mark.parametrize("process", ["python", "python3.11", "pt_main_thread", "pt_data_worker", "ray::Trainer", "(python)", None])
+    def test_a_name_that_a_trainer_can_have_ties_its_process(self, process: str | None) -> None:
+        found = Job().kernel("host-a", "oom", 19.9, pid=101, process=process).only("process_death")
+        assert (found.sign, found.ranks) == ("killed_for_memory", (1,))
+
+    @pytest.mark.parametrize("process", ["firefox", "node_exporter", "java", "Xorg"])
+    def test_a_name_that_no_trainer_has_is_no_rank_whatever_its_number(self, process: str) -> None:
+        found = Job().kernel("host-a", "oom", 19.9, pid=101, process=process).only("process_death")
+        assert (found.sign, found.ranks) == ("memory_killed_on_host", ())
+
+    def test_a_name_that_the_driver_gives_the_same_process_is_its_own(self) -> None:
+        job = (
+            Job()
+            .kernel("host-a", "xid", 1, pid=101, process="my-model", code=43)
+            .kernel("host-a", "oom", 19.9, pid=101, process="my-model")
+        )
+        assert job.only("process_death").ranks == (1,)
+
+    def test_a_log_that_tells_the_same_end_settles_whose_process_it_was(self) -> None:
+        found = killed().kernel("host-a", "oom", 19.9, pid=101, process="my-model").only("process_death")
+        assert (found.sign, found.ranks) == ("killed_for_memory", (1,))
+
+    def seen_after_the_kill(self, what: str, ranks: Iterable[int], seconds: float = 40) -> Job:
+        job = Job().kernel("host-a", "oom", 19.9, pid=101, process="python")
+        for rank in ranks:
+            if what == "stack":
+                job.add("stacks", f"st-{rank}", rank=rank, pid=100 + rank, role="trainer", dump_status="ok", sampled_at=at(seconds))
+            elif what == "step":
+                job.add("steps", f"t-{rank}", rank=rank, step=99, started_at=at(seconds), step_s=1.0)
+            else:
+                job.add("dumps", f"fr-{rank}", rank=rank, first_at=at(0), last_at=at(seconds))
+        return job
+
+    @pytest.mark.parametrize("what", ["stack", "step", "call"])
+    def test_who_is_seen_alive_afterwards_was_not_killed(self, what: str) -> None:
+        assert self.seen_after_the_kill(what, (0, 1)).ask("process_death").findings == ()
+        found = self.seen_after_the_kill(what, (1,)).only("process_death")
+        assert (found.sign, found.ranks) == ("memory_killed_on_host", ())
+
+    def test_last_words_within_moments_of_the_kill_are_no_life(self) -> None:
+        assert self.seen_after_the_kill("step", (0, 1), 20.5).only("process_death").ranks == (1,)
+
+    def test_the_life_of_another_process_of_the_rank_is_not_its_own(self) -> None:
+        job = Job().kernel("host-a", "oom", 19.9, pid=101, process="python")
+        job.add("stacks", "st-1", rank=1, pid=4711, role="dataloader_worker", dump_status="ok", sampled_at=at(40))
+        assert job.only("process_death").ranks == (1,)
+
     def test_one_of_last_week_is_none_of_this_job(self) -> None:
         assert Job().kernel("host-a", "oom", -7 * 86400, pid=4711).ask("process_death").findings == ()
 
@@ -350,6 +397,47 @@ class TestFirstException:
     def test_ranks_that_read_the_same_sample_fail_together(self) -> None:
         job = self.raised(2, sample_ids=["doc-17"]).log(4, "python_traceback", 20.01, exception="ValueError", sample_ids=["doc-17"])
         assert job.only("first_exception").ranks == (2, 4)
+
+    def caught(self, seconds: float = 10, **values: Any) -> Job:
+        """Rank 0 logs an exception in the middle of its steps; nobody else complains."""
+        line = {"exception": "ValueError", "frames": ["log (metrics.py:10)"], "text": "cannot send metrics", **values}
+        return Job().log(0, "python_traceback", seconds, **line)
+
+    def test_an_exception_that_the_rank_outlived_is_mentioned_and_accuses_nobody(self) -> None:
+        found = self.caught().only("first_exception")
+        assert (found.sign, found.ranks, found.numbers) == ("outlived", (), {"logged_by": [0]})
+        assert support([found], []) == {}
+        self.caught().quiet("process_death")
+
+    @pytest.mark.parametrize("step", [17, 18, 25])
+    def test_one_near_the_end_of_its_steps_was_not_outlived(self, step: int) -> None:
+        assert self.caught(step + 0.5).only("first_exception").sign == "raised"
+
+    def test_steps_of_its_own_timings_show_that_it_went_on(self) -> None:
+        job = Job(steps=0).log(3, "python_traceback", 10, exception="ValueError", text="x")
+        for step in range(3):
+            assert job.only("first_exception").sign == "raised"
+            job.add("steps", "t-3", rank=3, step=step, started_at=at(9 + step), step_s=1.0)
+        job.add("steps", "t-3", rank=3, step=3, started_at=at(12), step_s=1.0)
+        assert job.only("first_exception").sign == "outlived"
+
+    def test_a_rank_that_ended_well_outlived_whatever_it_logged(self) -> None:
+        job = Job().log(3, "python_traceback", None, exception="ValueError", text="x").agent("worker_finished", 30, rank=3, pid=103)
+        assert job.only("first_exception").sign == "outlived"
+
+    def test_a_job_may_go_on_without_the_rank_that_failed(self) -> None:
+        job = Job(steps=400).log(3, "python_traceback", 10, exception="ValueError", text="x")
+        assert job.only("first_exception").sign == "outlived"
+        assert job.died(3, 11, 1, "").only("first_exception").ranks == (3,)
+
+    def test_an_error_of_the_device_is_never_outlived(self) -> None:
+        assert Job().log(0, "cuda_ecc", 10).only("first_exception").sign == "gpu_memory_error"
+
+    def test_a_later_exception_of_a_rank_that_outlived_one_still_counts(self) -> None:
+        job = self.caught().log(0, "python_traceback", 30, exception="KeyError", text="lr").lost_peer((1, 2), 30.1)
+        first, mention = sorted(job.ask("first_exception").findings, key=lambda f: f.sign, reverse=True)
+        assert (first.sign, first.ranks, first.numbers["exception"]) == ("raised", (0,), "KeyError")
+        assert mention.sign == "outlived"
 
     def test_the_same_on_all_ranks_accuses_nobody(self) -> None:
         job = Job()

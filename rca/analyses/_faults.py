@@ -2,7 +2,8 @@
 
 1. Lines that only ever follow another fault (closed connections, time-outs, watchdogs, SIGTERM after a closing signal, aborts, launchers'
    reports of failed children) accuse nobody, however early they are. So does an exception that communication raised.
-2. What is left is a fault of the rank's own, of a kind. The kernel's record that it killed a rank's process for memory is one too.
+2. What is left is a fault of the rank's own, of a kind. The kernel's record that it killed a rank's process for memory is one too. An
+   exception that the rank outlived (it made further steps) is none.
 3. A fault after the job was told to stop belongs to the stop: the process was still there to be closed, or the fault is later.
 4. The first is the one that is earlier than all others outside the error of the clocks; else the one of the highest class (kernel record,
    device, death, own exception, storage); else it is a tie. The same exception on nearly all ranks accuses nobody.
@@ -17,9 +18,9 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final
 
-import polars as pl
-
-from rca.analyses._job_logs import JobLogs, Line, job_logs, kernel_line
+from rca.analyses._alive import went_on
+from rca.analyses._job_logs import JobLogs, Line, job_logs
+from rca.analyses._memory_kills import memory_kills
 from rca.analyses._stops import Stop, earliest, stop_of
 from rca.types import Tables
 
@@ -47,6 +48,7 @@ CLASS: Final[Mapping[str, int]] = {
     "storage_error": 4,
     "loader_timed_out": 4,
 }
+OUTLIVABLE: Final = 3  # class from which on a program can catch a fault and go on
 MAX_COMPARED: Final = 32  # earliest faults that each other one is compared with
 EVERYWHERE: Final = 0.75  # of the ranks with a log: a fault of one part does not raise the same on all of them at once
 
@@ -131,6 +133,7 @@ class Story:
     is_everywhere: bool  # the first stands for nearly all ranks alike
     others: tuple[Fault, ...]  # later ones, and those after the stop
     victims: tuple[int, ...]  # ranks whose logs show consequences only
+    outlived: tuple[Fault, ...] = ()  # exceptions after which their ranks went on
 
     @property
     def not_seen_to_end_well(self) -> tuple[int, ...]:
@@ -194,23 +197,26 @@ def story(case: Tables) -> Story:
     """The order of faults as the logs and the kernel's memory records tell it."""
     logs = case.derive(job_logs)
     stop = stop_of(logs)
-    faults = [*_by_rank(logs), *_killed_for_memory(case, logs), *_lost_hosts(logs)]
+    own, outlived = _by_rank(case, logs)
+    faults = [*own, *_killed_for_memory(case, logs), *_lost_hosts(logs)]
     before = [fault for fault in faults if not _belongs_to_stop(fault, stop, logs)]
     merged = _one_per_rank(before, logs)
     first, everywhere = _first(merged, logs)
     shown = {rank for fault in first for rank in fault.ranks}
     others = tuple(fault for fault in faults if not set(fault.ranks) <= shown)
-    return Story(logs, stop, first, everywhere, others, tuple(sorted(logs.everyone - shown)))
+    return Story(logs, stop, first, everywhere, others, tuple(sorted(logs.everyone - shown)), tuple(outlived))
 
 
-def _by_rank(logs: JobLogs) -> list[Fault]:
-    """Faults that log lines show: of each rank and kind one."""
+def _by_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]]:
+    """Faults that log lines show, and those that their ranks outlived: of each rank and kind one."""
     found: dict[tuple[str, int], list[Line]] = defaultdict(list)
+    outlived: dict[tuple[str, int], list[Line]] = defaultdict(list)
     for line in logs.lines:
         kind = kind_of(line) if line.rank is not None else None
         if kind is not None and line.rank is not None:
-            found[kind, line.rank].append(line)
-    return [_fault(kind, (rank,), lines) for (kind, rank), lines in sorted(found.items())]
+            is_over = CLASS[kind] >= OUTLIVABLE and went_on(case, logs, line)
+            (outlived if is_over else found)[kind, line.rank].append(line)
+    return tuple([_fault(kind, (rank,), lines) for (kind, rank), lines in sorted(f.items())] for f in (found, outlived))  # type: ignore[return-value]
 
 
 def _fault(kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:
@@ -220,18 +226,8 @@ def _fault(kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:
 
 
 def _killed_for_memory(case: Tables, logs: JobLogs) -> list[Fault]:
-    """Ranks whose very process, or loader worker that they name as killed, the kernel says it killed for memory, on the rank's host."""
-    rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("pid").is_not_null()).collect()
-    workers = {line.pid: line.rank for line in logs.lines if line.signature == "dataloader_worker_killed"}
-    found = []
-    for row in rows.sort("evidence_id", "record").iter_rows(named=True):
-        rank = logs.rank_of(row["pid"], row["host"])
-        worker_of = workers.get(row["pid"])
-        if rank is None and worker_of is not None and row["host"] in (None, logs.hosts.get(worker_of)):
-            rank = worker_of
-        if rank is not None:
-            found.append(_fault("killed_for_memory", (rank,), [kernel_line(row, rank, logs)]))
-    return found
+    """Ranks whose very process, or loader worker, the kernel says it killed for memory (`_memory_kills`)."""
+    return [_fault("killed_for_memory", (line.rank,), [line]) for line in memory_kills(case, logs) if line.rank is not None]
 
 
 def _lost_hosts(logs: JobLogs) -> list[Fault]:

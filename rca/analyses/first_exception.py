@@ -6,6 +6,7 @@
 3. The earliest outside the error of the clocks accuses its rank; several ranks that raise the same are accused together only when they name
    the same sample; else nobody is, and the candidates are listed.
 4. The same on nearly all ranks at once is no rank's fault: the cause is named, nobody is accused.
+5. An exception that its rank outlived (further steps, a good end) is mentioned and accuses nobody.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ SIGNS = {
     "storage_error": Sign("exception", ("storage_stall", "unknown")),
     "loader_timed_out": Sign("exception", ("data_stall", "storage_stall", "code_hang", "unknown")),
     "tie": Sign("tie", ("unknown",)),
+    "outlived": Sign("mention", ()),
 }
 
 MAX_CITES = 6
@@ -59,12 +61,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not told.logs.lines:
         raise NotEnoughEvidence("the logs here are of another job or launch")
     own = [fault for fault in told.first if fault.kind not in DEATHS]
+    mentioned = [_outlived(told)] if told.outlived else []
     if own:
-        return [_tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(case, told, own)]
+        return [_tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(case, told, own), *mentioned]
     silent = sorted(told.logs.everyone - {line.rank for line in told.logs.lines})
-    if silent and not told.first:
+    if silent and not told.first and not mentioned:
         raise NotEnoughEvidence(f"no rank that was heard raised an exception of its own, but {ranks_text(silent)} left no log")
-    return ()
+    return mentioned
 
 
 def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
@@ -96,6 +99,16 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
         "first_exception", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(ranks))),
         scope=f"{everybody}", numbers=numbers, cites=tuple(map(cite_line, lines))[:MAX_CITES],
     )  # fmt: skip
+
+
+def _outlived(told: Story) -> Finding:
+    """Exceptions that ended nothing, for a person to know of."""
+    ranks = tuple(sorted({rank for fault in told.outlived for rank in fault.ranks}))
+    line = told.outlived[0].line
+    text = f"{line.exception}: {line.text}" if line.exception else line.text
+    says = f"{ranks_text(ranks)} logged an exception and went on with further steps, so it ended nothing ({text.strip()[:200]})"
+    cites = tuple(cite_line(line) for fault in told.outlived for line in fault.lines)[:MAX_CITES]
+    return Finding("first_exception", "outlived", says, scope=f"outlived {ranks}", numbers={"logged_by": list(ranks)}, cites=cites)
 
 
 def _tie(told: Story) -> Finding:

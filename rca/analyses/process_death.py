@@ -17,8 +17,10 @@ from datetime import timedelta
 
 import polars as pl
 
+from rca.analyses._alive import was_seen_after
 from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, story
-from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, kernel_line, step_at_end
+from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, step_at_end
+from rca.analyses._memory_kills import memory_kills
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -88,14 +90,12 @@ def _finding(case: Tables, told: Story, deaths: Sequence[Fault]) -> Finding:
 
 
 def _memory_kills(case: Tables, told: Story) -> list[Line]:
-    """Memory kills on hosts of the job, in its time, of processes that no evidence ties to a rank."""
-    logs = told.logs
-    rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("host").is_in(sorted(set(logs.hosts.values()))))
-    found = []
-    for row in rows.sort("evidence_id", "record").collect().iter_rows(named=True):
-        line = kernel_line(row, logs.rank_of(row["pid"], row["host"]), logs)
+    """Memory kills on hosts of the job, in its time, of processes that no evidence ties to a rank; not where all ranks of the host lived on."""
+    logs, found = told.logs, []
+    for line in memory_kills(case, logs):
+        ranks = logs.ranks_on(line.host)
         in_time = line.at is not None and logs.span is not None and logs.span[0] - AROUND <= line.at <= logs.span[1] + AROUND
-        if line.rank is None and in_time:
+        if ranks and line.rank is None and in_time and not all(was_seen_after(case, logs, line, rank) for rank in ranks):
             found.append(line)
     return found
 

@@ -1,0 +1,151 @@
+"""Signs of life: what shows that a rank went on after something that could have ended it.
+
+A process that was killed runs no further; an exception that its program caught and logged ended nothing. Instants of two hosts are compared
+only outside the error of their clocks, lines of one file by their place.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from rca.analyses._job_logs import JobLogs, Line, job_logs
+from rca.analyses._stack_views import loop_of, main_views, movement
+from rca.types import Cite, Tables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+
+__all__ = ["Sign", "was_seen_after", "went_on"]
+
+LINGERS: Final = timedelta(seconds=2)  # how long the last words of a dying process may come behind the record of its end
+STEPS_ON: Final = (
+    2  # steps after which an exception was outlived: the one under way may still be counted, two are not made without the rank
+)
+MAX_SPEAKERS: Final = 8  # ranks that print the steps of the job, of which any one is enough
+_INSTANTS: Final = (("stacks", "sampled_at"), ("dumps", "last_at"), ("steps", "started_at"), ("progress", "ended_at"))
+
+
+@dataclass(frozen=True)
+class Sign:
+    """The latest sign of life of a rank that one table has."""
+
+    at: datetime
+    pid: int | None  # process that was seen; None where the source names none
+    cite: Cite
+
+
+def was_seen_after(case: Tables, logs: JobLogs, end: Line, rank: int) -> Sign | None:
+    """The sign of life of a rank (of the very process, where the end names a loader worker) that is later than its end for certain.
+
+    `end` says that a process ended; its clock is that of the host that says so.
+    """
+    of_worker = end.pid is not None and end.pid in logs.worker_pids.get(rank, ())
+    of_trainer = end.pid is not None and end.pid in logs.pids.get(rank, ())
+    for sign in case.derive(_latest).get(rank, ()):
+        if (of_worker and sign.pid != end.pid) or (of_trainer and sign.pid not in (None, end.pid)):
+            continue
+        if logs.clocks.order((sign.at - LINGERS, logs.hosts.get(rank)), (end.at, end.clock)) == 1:
+            return sign
+    return None
+
+
+def _latest(case: Tables) -> dict[int, list[Sign]]:
+    """rank -> its latest stack of each process, recorded call, step and printed step, the latest first."""
+    found: dict[int, list[Sign]] = defaultdict(list)
+    for table, moment in _INSTANTS:
+        rows = case.table(table).filter(pl.col("rank").is_not_null() & pl.col(moment).is_not_null())
+        pid = pl.col("pid") if table == "stacks" else pl.lit(None, pl.Int64).alias("pid")
+        if table == "stacks":
+            rows = rows.filter(pl.col("dump_status") == "ok")
+        last = (
+            rows.select("rank", pid, moment, "evidence_id", "record").sort(moment, "evidence_id", "record").group_by("rank", "pid").last()
+        )
+        for rank, process, at, evidence_id, record in last.collect().iter_rows():
+            found[rank].append(Sign(at, process, Cite(table, evidence_id, "", record, f"rank {rank} at {at:%H:%M:%S.%f} UTC")))
+    return {rank: sorted(signs, key=lambda s: (s.at, s.cite.evidence_id, s.cite.record), reverse=True) for rank, signs in found.items()}
+
+
+def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
+    """Whether the rank that wrote a line made steps after it, ended well, or was seen moving in its training loop.
+
+    A step of the job is a step of every rank: none ends without all of them.
+    """
+    after = case.derive(_after)
+    if line.rank in after.ended_well:
+        return True
+    # What a program printed may reach the file at its exit, behind the traceback that ended it: place alone counts while it has not failed.
+    if (line.at is not None or line.rank not in after.ended_badly) and _printed_on(after, line):
+        return True
+    of_job = after.of_job if line.rank not in after.ended_badly else ()  # a job may go on without a rank that it lost
+    later = [*of_job, *((at, rank) for at, rank in after.own if rank == line.rank)]
+    if any(logs.clocks.order((at, logs.hosts.get(rank)), (line.at, line.clock)) == 1 for at, rank in later):
+        return True
+    seen_at = after.moved.get(line.rank) if line.rank is not None else None
+    return seen_at is not None and logs.clocks.order((seen_at, logs.hosts.get(line.rank or 0)), (line.at, line.clock)) == 1
+
+
+def _printed_on(after: _After, line: Line) -> bool:
+    """By place in the file of the line itself."""
+    printed = after.printed.get(line.evidence_id)
+    if printed is None:
+        return False
+    places, steps = printed
+    at = int(np.searchsorted(places, line.place[-1]))
+    later = steps[at:]
+    return bool(later.size) and int(later.max() - (steps[:at].max() if at else later.min() - 1)) >= STEPS_ON
+
+
+@dataclass(frozen=True)
+class _After:
+    """What a line must precede for its rank to have gone on."""
+
+    ended_well: frozenset[int | None]
+    ended_badly: frozenset[int | None]
+    printed: Mapping[str, tuple[Numbers, Numbers]]  # evidence_id -> lines and numbers of the steps that it prints
+    own: Sequence[tuple[datetime, int]]  # start of the last step but one that a rank timed, and the rank
+    # End of the last step but two that a rank prints (the first after a line may have been under way on every rank), and the rank; a few.
+    of_job: Sequence[tuple[datetime, int]]
+    moved: Mapping[int, datetime]  # rank that was seen moving -> its first sample
+
+
+def _after(case: Tables) -> _After:
+    lines = case.derive(job_logs).lines
+    views = case.derive(main_views)
+    motion = movement(views, loop_of(case, views))
+    taken = case.table("stacks").filter((pl.col("dump_status") == "ok") & pl.col("sampled_at").is_not_null())
+    first = dict(taken.group_by("rank").agg(pl.col("sampled_at").min()).collect().iter_rows())
+    return _After(
+        frozenset(line.rank for line in lines if line.signature == "worker_finished" or line.exit_code == 0),
+        frozenset(line.rank for line in lines if line.exit_code or line.signal),
+        _printed(case),
+        _nth_last(case, "steps", "started_at", STEPS_ON),
+        sorted(_nth_last(case, "progress", "ended_at", STEPS_ON + 1))[-MAX_SPEAKERS:],
+        {rank: first[rank] for rank in motion.moved if motion.job_moves and rank in first},
+    )
+
+
+def _nth_last(case: Tables, table: str, moment: str, number: int) -> list[tuple[datetime, int]]:
+    """The instant of the `number`-th step from the end of each rank, and the rank."""
+    rows = case.table(table).select("rank", "step", at=moment).drop_nulls().group_by("rank", "step").agg(pl.col("at").min())
+    chosen = rows.sort("at").group_by("rank").agg(pl.col("at").tail(number).first(), pl.len().alias("n")).filter(pl.col("n") >= number)
+    return [(at, rank) for rank, at in chosen.select("rank", "at").sort("rank").collect().iter_rows()]
+
+
+def _printed(case: Tables) -> dict[str, tuple[Numbers, Numbers]]:
+    """Of the files in which more than steps is told."""
+    told = case.table("log_events").filter(~pl.col("signature").is_in(["train_progress", "worker_started"]))
+    rows = (
+        case.table("progress").filter(pl.col("step").is_not_null()).join(told.select("evidence_id").unique(), on="evidence_id", how="semi")
+    )
+    line = pl.col("record").str.extract(r"(\d+)$").cast(pl.Int64)
+    lists = rows.select("evidence_id", "step", line=line).sort("line").group_by("evidence_id").agg("line", "step").collect()
+    return {id_: (np.asarray(places), np.asarray(steps)) for id_, places, steps in lists.iter_rows()}

@@ -1,0 +1,73 @@
+"""Whom the kernel killed for memory: which of its records are of a process of the job, and of which rank.
+
+1. A process id ties a record to a rank only on the rank's host, and alone it is a weak tie: containers number their processes anew, and numbers
+   are used again. A log that tells the end of this very process settles it.
+2. Else the name that the record gives must be one that a trainer or its worker can have: a browser is no rank, whatever its number.
+3. And the rank must not have been seen alive afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import polars as pl
+
+from rca.analyses._alive import was_seen_after
+from rca.analyses._job_logs import JobLogs, Line, kernel_line
+from rca.types import Tables
+
+__all__ = ["memory_kills"]
+
+# What the kernel calls a program that trains: the interpreter, torch's own names for its threads and workers, launchers, frameworks, and what
+# people call their scripts. The kernel cuts names to 15 characters, and writes `(resolved)` where it has none.
+_TRAINS: Final = re.compile(
+    r"(?i)\(?(?:python|pypy|pt_|torch|ray\b|ray::|train|worker|rank|deepspeed|megatron|nemo|accelerate|lightning|mpi|orted|dataload|jax|resolved"
+    r"|.*(?:train|worker|llm|gpt|llama))"
+)
+
+
+def memory_kills(case: Tables, logs: JobLogs) -> list[Line]:
+    """The kernel's records of processes killed for memory, by file and place; with the rank where one is tied to its process."""
+    rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("pid").is_not_null()).collect()
+    names = _names(case)
+    told: dict[int, set[int]] = defaultdict(set)
+    for line in logs.lines:
+        if line.pid is not None and line.rank is not None and _tells_kill(line):
+            told[line.pid].add(line.rank)
+    return [_tied(case, logs, row, names, told.get(row["pid"], set())) for row in rows.sort("evidence_id", "record").iter_rows(named=True)]
+
+
+def _tied(
+    case: Tables, logs: JobLogs, row: Mapping[str, Any], names: Mapping[tuple[str | None, int], set[str]], told_of: Collection[int]
+) -> Line:
+    """A record as a line, with its rank; `told_of`: ranks whose process of this id a log says was killed."""
+    pid, host = row["pid"], row["host"]
+    told = sorted(rank for rank in told_of if host in (None, logs.hosts.get(rank)))
+    rank = logs.rank_of(pid, host)
+    if told:
+        return kernel_line(row, rank if rank is not None else told[0], logs)
+    if rank is None:
+        return kernel_line(row, None, logs)
+    name = row["process"]
+    if name is not None and not _TRAINS.match(name) and name not in names.get((logs.hosts.get(rank), pid), ()):
+        return kernel_line(row, None, logs)
+    line = kernel_line(row, rank, logs)
+    return kernel_line(row, None, logs) if was_seen_after(case, logs, line, rank) else line
+
+
+def _tells_kill(line: Line) -> bool:
+    """Whether a line of a log tells that the process which it names was killed."""
+    return line.signature == "dataloader_worker_killed" or line.signal == "SIGKILL" or line.exit_code in (-9, 137)
+
+
+def _names(case: Tables) -> dict[tuple[str | None, int], set[str]]:
+    """(host, process) -> what other records call it: those of a GPU's driver, and threads in stacks."""
+    found: dict[tuple[str | None, int], set[str]] = defaultdict(set)
+    driver = case.table("kernel_events").filter(pl.col("kind") != "oom").select("host", "pid", name="process")
+    threads = case.table("stacks").select("host", "pid", name="thread_name")
+    for host, pid, name in pl.concat([driver, threads]).drop_nulls(["pid", "name"]).unique().collect().iter_rows():
+        found[host, pid].add(name)
+    return dict(found)
