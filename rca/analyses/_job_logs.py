@@ -23,6 +23,7 @@ READS = (
     "ranks",
     "dump_index",
     "stacks",
+    "stack_frames",
     "dumps",
     "collectives",
     "steps",
