@@ -15,6 +15,7 @@ import csv
 import io
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,8 +47,10 @@ _NAMES: Mapping[str, tuple[str, ...]] = {  # column -> spellings, lower case
     "ep": ("ep", "ep_rank", "expert_parallel_rank"),
 }
 _NUMBERS = ("rank", "local_rank", "pid", "dp", "tp", "pp", "cp", "ep")
+_ONE_PER_RANK = ("local_rank", "gpu", "dp", "tp", "pp", "cp", "ep")
+_NONE_BELOW_0 = frozenset({*_NUMBERS, "gpu"} - {"rank"})
 _NOT_A_MAP = re.compile(rb'"(t_ns|round|step|loss|format|rc|os_thread_id|frames|started_at|dur_ms|t_start_ns|entries)"')
-_JSON_RANK = re.compile(rb'"(?:global_|world_)?rank"\s*:\s*\d')
+_JSON_RANK = re.compile(rb'"(?:global_|world_)?rank"\s*:\s*"?\d')
 _JSON_HOST = re.compile(rb'"(?:host|hostname|node|node_?name)"\s*:', re.I)
 _JSON_PAIRS = re.compile(rb'\s*\{\s*"\d{1,7}"\s*:\s*(?:"[A-Za-z][\w.\-]{0,200}"|\{\s*"(?:host|hostname|node)")')
 
@@ -109,6 +112,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
             yield Skip(record, "names no rank")
         else:
             rows.append(row | {"record": record})
+    yield from _contradictions(rows)
     yield TABLES["ranks"], TABLES["ranks"].rows(rows)
     yield from _groups(groups)
 
@@ -129,12 +133,31 @@ def _of_json(document: Any) -> tuple[list[Any], list[Any]]:
     return found, groups if isinstance(groups, list) else []
 
 
+def _contradictions(rows: Sequence[dict[str, Any]]) -> Iterator[Skip]:
+    """Take out what a map says of one rank in two ways; both hosts stay, as the other sources may tell which of them is right."""
+    first: dict[int, dict[str, Any]] = {}
+    torn: dict[int, set[str]] = defaultdict(set)
+    for row in rows:
+        before = first.setdefault(row["rank"], row)
+        if wrong := [name for name in ("host", *_ONE_PER_RANK) if None not in (before[name], row[name]) and before[name] != row[name]]:
+            torn[row["rank"]].update(wrong)
+            yield Skip(
+                row["record"], f"rank {row['rank']} stands twice in this map, with another {', '.join(wrong)}: which is right is not known"
+            )
+    for row in rows:
+        for name in torn.get(row["rank"], set()) - {"host"}:
+            row[name] = None
+
+
 def _rank_row(entry: Mapping[Any, Any]) -> dict[str, Any] | None:
     lowered = {str(key).strip().lower(): value for key, value in entry.items() if isinstance(key, str)}
     row: dict[str, Any] = {}
     for column, spellings in _NAMES.items():
         value = next((lowered[s] for s in spellings if lowered.get(s) not in (None, "")), None)
+        value = int(value) if isinstance(value, float) and value.is_integer() else value
         row[column] = _integer(value) if column in _NUMBERS else plain_text(value) or None
+        if column in _NONE_BELOW_0 and (number := _integer(row[column])) is not None:  # -1 stands for "none" in many a launcher
+            row[column] = None if number < 0 else number if column in _NUMBERS else str(number)
     if row["host"]:
         row["host_name"] = row["host"].strip() or None
         row["host"] = plain_host(row["host"].strip())
@@ -143,7 +166,7 @@ def _rank_row(entry: Mapping[Any, Any]) -> dict[str, Any] | None:
 
 def _integer(value: Any) -> int | None:
     text = plain_text(value).strip()
-    return int(text) if re.fullmatch(r"-?[0-9]{1,15}", text) else None
+    return int(text.partition(".")[0]) if re.fullmatch(r"-?[0-9]{1,15}(\.0+)?", text) else None
 
 
 def _groups(groups: Sequence[Any]) -> Iterator[tuple[Table, pl.DataFrame]]:

@@ -111,9 +111,10 @@ def _verdict(
     about = CAUSES[cause]
     awaited = _awaited(findings, ranks)
     telling = _telling(findings, cause, ranks, hypotheses)
+    hosts = roster.hosts_of(ranks) or (() if roster.disputed & set(ranks) else _machine(about.layer, telling))
     return Verdict(
         cause=cause, layer=about.layer, attribution=about.attribution, probability=p_cause,
-        summary=_summary(cause, ranks, findings, roster), ranks=ranks, hosts=roster.hosts_of(ranks) or _machine(about.layer, telling),
+        summary=_summary(cause, ranks, findings, roster), ranks=ranks, hosts=hosts,
         gpus=tuple(roster.gpus[rank] for rank in ranks if rank in roster.gpus), ranks_probability=p_ranks if ranks else 0.0,
         failed_at=_failed_at(telling, ranks, roster), step=_first_number(telling, "step"), data=_data(telling), last_collective=awaited,
         ordered_by=_ordered_by(awaited, telling, ranks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ __all__ = ["Roster", "roster"]
 
 COVERED = ("dumps", "collectives", "stacks", "steps", "log_events")  # tables whose absence for a rank hides something
 _IN_A_MAP = pl.col("local_rank").is_not_null() | pl.col("tp").is_not_null() | pl.col("gpu").is_not_null()
-NAMING = ("ranks", "stacks", "log_events", "steps")  # tables that name the host of a rank
+NAMING = ("ranks", "stacks", "dump_index", "log_events", "steps")  # tables that name the host of a rank
+AGAINST_A_MAP = 2  # sources of other kinds, from which on a map is not believed
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Roster:
     job_id: str
     attempt: int
     spellings: Mapping[str, str]  # host -> its name as a rank map spells it, where that differs
+    disputed: frozenset[int] = frozenset()  # ranks that sources put on several hosts, so that none is known
 
     @property
     def everyone(self) -> frozenset[int]:
@@ -58,12 +61,13 @@ class Roster:
 
 
 def roster(case: Tables) -> Roster:
-    """The roster of a case: a map says where a rank ran; without one the sources do that name its host, if they agree."""
+    """The roster of a case: a map says where a rank ran, unless two sources of other kinds contradict it; without one the sources do that name its
+    host, if they agree.
+    """
     ranks = case.table("ranks").filter(pl.col("rank").is_not_null()).collect()
-    mapped = _hosts(ranks.lazy().filter(_IN_A_MAP))
-    named = _hosts(*(case.table(table) for table in NAMING))
-    hosts = {rank: next(iter(names)) for rank, names in sorted((named | mapped).items()) if len(names) == 1}
-    gpus = dict(ranks.filter(pl.col("gpu").is_not_null()).select("rank", "gpu").unique("rank", keep="first").sort("rank").iter_rows())
+    named = _where(case, ranks)
+    hosts = {rank: next(iter(names)) for rank, names in sorted(named.items()) if len(names) == 1}
+    disputed = frozenset(rank for rank, names in named.items() if len(names) > 1)
     trainers = ranks.filter(pl.col("pid").is_not_null() & (pl.col("role").fill_null("trainer") == "trainer")).select("rank", "pid").unique()
     pids = dict(trainers.unique("rank", keep="none").sort("rank").iter_rows())
     last = (
@@ -79,7 +83,48 @@ def roster(case: Tables) -> Roster:
     named_logs = case.table("host_logs").select(pl.col("host").unique()).collect()["host"]
     logged = frozenset(hosts.values()) if named_logs.null_count() else frozenset(named_logs.to_list())  # whose one is, nothing may tell
     moments = dict(last.sort("rank").iter_rows())
-    return Roster(_world_size(case, ranks), hosts, gpus, pids, moments, with_rows, logged, "job-0", 0, _spellings(ranks))
+    return Roster(_world_size(case, ranks), hosts, _gpus(ranks), pids, moments, with_rows, logged, "job-0", 0, _spellings(ranks), disputed)
+
+
+def _where(case: Tables, ranks: pl.DataFrame) -> dict[int, set[str]]:
+    """rank -> the host that is believed, or all that stand against each other.
+
+    1. A map is believed against one source of another kind: stacks of a pod may name the pod, and logs the machine.
+    2. Two kinds (index of a capture, stacks, logs, timings, the list of machines) that all name another host are no slip: the map is of another
+       run or torn. Not so where machines bear the map's names and none the others': then the others only name the machines differently.
+    """
+    mapped = _hosts(ranks.lazy().filter(_IN_A_MAP))
+    kinds = {table: _hosts(case.table(table)) for table in ("stacks", "dump_index", "steps")}
+    kinds["logs"] = _hosts(ranks.lazy().filter(~_IN_A_MAP), case.table("log_events"))
+    machines = frozenset().union(
+        *(case.table(t).select(pl.col("host").drop_nulls().unique()).collect()["host"] for t in ("hosts", "host_logs"))
+    )
+    found = _hosts(*(case.table(table) for table in NAMING)) | mapped
+    for rank, names in mapped.items():
+        others = [named[rank] for named in kinds.values() if rank in named and not named[rank] & names]
+        strange = frozenset().union(*others)
+        has_map, has_others = bool(names & machines), bool(strange & machines)
+        if len(others) + (has_others and not has_map) >= AGAINST_A_MAP and not (has_map and not has_others):
+            found[rank] = names | strange
+    return found
+
+
+_FORMS: tuple[str, ...] = (r"^(?:GPU|MIG)-", r"[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.", r"^\d+$")  # of a GPU's name, the most telling first
+
+
+def _gpus(ranks: pl.DataFrame) -> dict[int, str]:
+    """rank -> its GPU by the most telling of the names that are given; none where two of one form differ."""
+    named: dict[int, set[str]] = defaultdict(set)
+    for rank, gpu in ranks.select("rank", "gpu").drop_nulls().unique().iter_rows():
+        named[rank].add(gpu)
+    found = {}
+    for rank, names in sorted(named.items()):
+        forms: dict[int, list[str]] = defaultdict(list)
+        for name in sorted(names):
+            forms[next((n for n, form in enumerate(_FORMS) if re.search(form, name)), len(_FORMS))].append(name)
+        if all(len(same) == 1 for same in forms.values()):
+            found[rank] = forms[min(forms)][0]
+    return found
 
 
 def _spellings(ranks: pl.DataFrame) -> dict[str, str]:

@@ -20,7 +20,7 @@ _INSIDE_A_STAGE = ("dp", "tp", "cp", "ep", "dp_cp", "tp_cp", "tp_dp", "expert_tp
 def hosts(case: Tables) -> dict[int, str]:
     """rank -> host, where all that name one agree."""
     found: dict[int, set[str]] = defaultdict(set)
-    for table in ("ranks", "steps"):
+    for table in ("ranks", "steps", "dump_index", "log_events"):
         for rank, host in case.table(table).select("rank", "host").drop_nulls().unique().collect().iter_rows():
             found[rank].add(host)
     return {rank: next(iter(names)) for rank, names in sorted(found.items()) if len(names) == 1}

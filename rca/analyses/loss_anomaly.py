@@ -25,7 +25,7 @@ from rca.types import Cite, Finding, Sign, Tables
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("rank_progress",)
-USES = ("ranks", "groups", "memberships", "steps")
+USES = ("ranks", "groups", "memberships", "steps", "dump_index", "log_events")
 SIGNS = {
     "nonfinite_local": Sign("origin", ("numeric_divergence", "bad_sample", "silent_data_corruption", "unknown")),
     "nonfinite_global": Sign("numbers", ("numeric_divergence", "bad_sample", "silent_data_corruption")),

@@ -26,7 +26,7 @@ from rca.types import Cite, Finding, Sign, Tables
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("rank_progress",)
-USES = ("ranks", "groups", "memberships", "steps")
+USES = ("ranks", "groups", "memberships", "steps", "dump_index", "log_events")
 SIGNS = {
     "replica_differs": Sign("numbers", ("silent_data_corruption", "unknown")),
     "replicas_disagree": Sign("numbers", ("silent_data_corruption", "unknown")),

@@ -32,7 +32,7 @@ from rca.types import Cite, Finding, Sign, Tables
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("steps",)
-USES = ("ranks", "groups", "memberships")
+USES = ("ranks", "groups", "memberships", "dump_index", "log_events")
 SIGNS = {
     "slow_compute": Sign("slowness", ("slow_rank", "gpu_fault", "unknown")),
     "slow_host": Sign("slowness", ("slow_rank", "host_fault", "unknown")),

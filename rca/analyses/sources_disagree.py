@@ -1,6 +1,6 @@
 """Do two sources say things that cannot both be true? Shown to a person, never averaged, and nobody is accused by it.
 
-1. A rank on two hosts: a map, stacks, logs and step timings each name the host of a rank.
+1. A rank on two hosts: a map, stacks and their index, logs and step timings each name the host of a rank.
 2. A rank that was seen after its death: a launcher or the kernel says that it ended, and a stack of the same process, a recorded call or a
    step is later than that, by more than the clocks can be off.
 """
@@ -20,10 +20,10 @@ from rca.types import Cite, Finding, Sign, Tables
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("ranks",)
-USES = tuple(sorted({*READS, "stacks", "steps", "dumps", "log_events"} - {"ranks"}))
+USES = tuple(sorted({*READS, "stacks", "steps", "dumps", "dump_index", "log_events"} - {"ranks"}))
 SIGNS = {"host_disagrees": Sign("contradiction", ()), "seen_after_death": Sign("contradiction", ())}
 
-NAMING = ("ranks", "stacks", "log_events", "steps")  # tables that name the host of a rank
+NAMING = ("ranks", "stacks", "dump_index", "log_events", "steps")  # tables that name the host of a rank
 SIGNS_OF_LIFE = (("stacks", "sampled_at"), ("collectives", "created_at"), ("steps", "started_at"))
 LIFE = {"stacks": "a stack", "collectives": "a call", "steps": "a step"}
 MAX_CITES = 6
