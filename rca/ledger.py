@@ -5,7 +5,8 @@
    length is not known; `until` is then the latest end of any stage, which bounds what it cost from below.
 3. A job's span runs from its first launch to its last end, the time between two launches included. It is cut at the launches into spells, each
    as large as the attempt that began it. A spell that is still running has no end.
-4. Words outside the closed lists read as `unknown`, and are counted.
+4. Words outside the closed lists read as `unknown`; moments outside `EARLIEST` to `LATEST`, negative costs and recomputation of years read as
+   not recorded. All are counted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -25,6 +26,9 @@ __all__ = ["Interval", "Ledger", "Spell", "clipped", "length_s", "open_ledger", 
 
 Interval = tuple[datetime, datetime]
 FAILURE = ("platform", "workload", "unknown")  # attributions that count as failures; what nobody attributed is unplanned
+EARLIEST, LATEST = datetime(1990, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+MAX_RECOMPUTED_S = 366 * 86400.0
+_COSTS = ("lost_gpu_s", "recomputed_s", "recomputed_steps", "recomputed_tokens", "num_gpus")
 _STAGE_COLUMNS = ("incident_id", "stage", "started_at", "ended_at", "budget_s")
 
 
@@ -53,8 +57,8 @@ class Ledger:
     stages: pl.DataFrame
     spells: tuple[Spell, ...]
     num_older: int  # revisions and records that newer ones replaced
-    num_strange: int  # words outside the closed lists
-    num_without_start: int  # launches without a start: they give no time
+    num_strange: int  # words outside the closed lists, moments and costs that cannot be
+    num_without_start: int  # launches without a start, or an impossible end: they give no time
 
     @property
     def jobs(self) -> frozenset[str]:
@@ -65,16 +69,20 @@ class Ledger:
 def open_ledger(incidents: pl.DataFrame, stages: pl.DataFrame, attempts: pl.DataFrame) -> Ledger:
     """The ledger of the tables `incidents`, `stages` and `attempts` (rca/tables.py), in any order of rows."""
     kept = _newest(incidents.filter(pl.col("incident_id").is_not_null()), ["incident_id"], ["revision", "closed_at"])
-    plain, num_strange = _closed_words(kept)
-    known = _stages_of(plain, stages)
+    plain, num_words = _closed_words(kept)
+    plain, num_odd = _possible(plain)
+    sound, num_late = _possible(stages)
+    known = _stages_of(plain, sound)
     launches = _newest(attempts.filter(pl.col("job_id").is_not_null()), ["job_id", "attempt"], ["ended_at", "last_step"])
+    timed, num_ends = _possible(launches)
+    timed = timed.filter(timed["ended_at"].is_not_null() | launches["ended_at"].is_null())  # else it would seem to run still
     return Ledger(
         incidents=_with_repeats(_with_times(plain, known)),
         stages=known,
-        spells=tuple(_spells(launches)),
+        spells=tuple(_spells(timed)),
         num_older=incidents.height - kept.height + attempts.height - launches.height,
-        num_strange=num_strange,
-        num_without_start=launches["started_at"].null_count(),
+        num_strange=num_words + num_odd + num_late + num_ends,
+        num_without_start=timed["started_at"].null_count() + launches.height - timed.height,
     )
 
 
@@ -91,6 +99,17 @@ def _closed_words(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         count += frame.filter(pl.col(name).is_not_null() & ~pl.col(name).is_in(words)).height
         frame = frame.with_columns(pl.when(pl.col(name).is_in(words)).then(pl.col(name)).otherwise(pl.lit("unknown")).alias(name))
     return frame, count
+
+
+def _possible(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """The same rows without moments and costs that cannot be, and how many of those there were."""
+    moments = [pl.col(n).is_between(EARLIEST, LATEST).alias(n) for n, dtype in frame.schema.items() if isinstance(dtype, pl.Datetime)]
+    sane = {n: pl.col(n) >= 0 for n in _COSTS if n in frame.columns}
+    if "recomputed_s" in sane:
+        sane["recomputed_s"] &= pl.col("recomputed_s") <= MAX_RECOMPUTED_S
+    rules = frame.select(*moments, *(rule.alias(n) for n, rule in sane.items()))
+    kept = frame.with_columns(pl.when(rules[n].fill_null(value=False)).then(pl.col(n)).alias(n) for n in rules.columns)
+    return kept, sum(int((~rules[n]).sum()) for n in rules.columns)
 
 
 def _stages_of(incidents: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:

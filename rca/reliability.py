@@ -149,15 +149,18 @@ def _lost(ledger: Ledger, window: Window) -> Iterable[Figure]:
     groups = [("lost_gpu_h", "GPU hours lost to failures", FAILURE), *((f"lost_gpu_h_{k}", f"of them: {k}", (k,)) for k in KINDS)]
     for name, says, words in groups:
         word = "GPU hours of planned stops" if name.endswith("planned") else says
-        yield _sum(name, word, "GPU h", rows.filter(pl.col("attribution").is_in(words))["lost_s"] / HOUR_S, seen)
+        own = rows.filter(pl.col("attribution").is_in(words))
+        no_end = own.filter(pl.col("lost_s").is_not_null() & pl.col("recovered_at").is_null()).height
+        yield _sum(name, word, "GPU h", own["lost_s"] / HOUR_S, seen, cut_short=no_end)
 
 
-def _sum(name: str, says: str, unit: str, values: pl.Series, seen: bool) -> Figure:  # noqa: FBT001
-    """A sum over what is known: null when nothing is, a lower bound when something is missing, 0 only when there was nothing to sum."""
+def _sum(name: str, says: str, unit: str, values: pl.Series, seen: bool, *, cut_short: int = 0) -> Figure:  # noqa: FBT001
+    """A sum over what is known: null when nothing is, a lower bound when something is missing (or `cut_short`: known in part), 0 only when
+    there was nothing to sum."""
     known = values.drop_nulls()
-    left = len(values) - len(known)
+    left = len(values) - len(known) + cut_short
     value = float(known.sum()) if (len(known) or not left) and seen else None
-    why = None if value is not None and not left else f"at least: {left} not recorded" if value is not None else "not recorded"
+    why = None if value is not None and not left else f"at least: {left} not recorded to the end" if value is not None else "not recorded"
     return Figure(name, says, value, unit, n=len(known), left_out=left, why=why)
 
 

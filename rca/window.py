@@ -9,6 +9,8 @@ from typing import Any
 from rca.errors import UsageError
 from rca.records import week_of
 
+FIRST_YEAR, LAST_YEAR = 1990, 2199  # no record is older, and weeks before and after must exist too
+
 __all__ = ["Figure", "Window", "week"]
 
 
@@ -34,7 +36,7 @@ def week(name: str) -> Window:
     """The ISO week of a name like 2026-W47, in UTC. Raises UsageError for any other name."""
     try:
         year, number = name.split("-W")
-        if len(year) != 4 or len(number) != 2 or not (year + number).isascii():
+        if len(year) != 4 or len(number) != 2 or not (year + number).isascii() or not FIRST_YEAR <= int(year) <= LAST_YEAR:
             raise ValueError
         start = datetime.fromisocalendar(int(year), int(number), 1).replace(tzinfo=UTC)
         return Window(start, start + timedelta(days=7))
