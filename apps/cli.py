@@ -31,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         first = (verb.__doc__ or "").strip().splitlines()[0]
         one = verbs.add_parser(name, help=first, description=verb.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         verb.arguments(one)
-        one.set_defaults(run=verb.run)
+        one.set_defaults(run=verb.run, is_supervised=getattr(verb, "IS_SUPERVISED", True))
     args = parser.parse_args(argv)
     os.environ.setdefault("POLARS_MAX_THREADS", "1")  # thousands of small frames, one file at a time: more threads bring nothing
-    return supervised(lambda: _call(args))
+    return supervised(lambda: _call(args)) if args.is_supervised else _call(args)
 
 
 def _call(args: argparse.Namespace) -> int:
