@@ -70,7 +70,7 @@ def counts_by_week(ledger: Ledger, windows: Sequence[Window]) -> pl.DataFrame:
 
 def lost_by(ledger: Ledger, window: Window, column: Literal["cause", "layer", "attribution"]) -> pl.DataFrame:
     """Interruptions by cause, layer or attribution, the costliest first: the column, attribution, num (begun in the window), lost_gpu_s (of what is
-    recorded; null = nothing is), num_unknown (of how many the cost is not recorded), median_s to recover, recomputed_tokens."""
+    recorded; null = nothing is), num_unknown (of how many the cost is not recorded, or not to the end), median_s to recover, recomputed_tokens."""
     keys = list(dict.fromkeys([column, "attribution"]))
     rows = with_lost(ledger, window)
     here = pl.col("began_here")
@@ -79,7 +79,7 @@ def lost_by(ledger: Ledger, window: Window, column: Literal["cause", "layer", "a
     found = rows.group_by(keys).agg(
         here.sum().cast(pl.Int64).alias("num"),
         lost.alias("lost_gpu_s"),
-        pl.col("lost_s").is_null().sum().cast(pl.Int64).alias("num_unknown"),
+        (pl.col("lost_s").is_null() | pl.col("recovered_at").is_null()).sum().cast(pl.Int64).alias("num_unknown"),
         pl.col("length_s").filter(here).median().alias("median_s"),
         pl.when(tokens.is_not_null().any()).then(tokens.sum()).alias("recomputed_tokens"),
     )

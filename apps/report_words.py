@@ -1,0 +1,171 @@
+"""How the figures of a report read: numbers with their unit, denominators, and the sentence on top. Plain text: the renderers escape it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = [
+    "MISSING",
+    "basis",
+    "before",
+    "by_name",
+    "cost_row",
+    "headline",
+    "heads",
+    "incident_row",
+    "quantity",
+    "seconds",
+    "spaced",
+    "span",
+    "stage_row",
+    "who",
+]
+
+MISSING: Final = "not known"
+MINUTE_S: Final = 60.0
+Row = Mapping[str, Any]
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A number with its unit; a ratio as per cent."""
+    if value is None:
+        return MISSING
+    if unit == "":
+        return f"{100 * value:.1f} %"
+    if unit == "s":
+        return seconds(value)
+    if unit == "tokens":
+        return f"{value:,.0f} tokens" if value < 1e6 else f"{value / 1e9:,.2f} billion tokens"
+    digits = 0 if value == int(value) or value >= 1000 else 2 if value < 100 else 1
+    return f"{value:,.{digits}f} {unit.replace('1/1000 node-days', 'per 1,000 node-days')}"
+
+
+def seconds(value: float | None) -> str:
+    """A length of time as people read it."""
+    if value is None:
+        return MISSING
+    return (
+        f"{value:,.0f} s"
+        if value < 10 * MINUTE_S
+        else f"{value / MINUTE_S:,.1f} min"
+        if value < 3 * 60 * MINUTE_S
+        else f"{value / 3600:,.1f} h"
+    )
+
+
+def basis(figure: Row) -> str:
+    """What a figure rests on: numerator and denominator, bounds, how many were left out, and why it is what it is."""
+    parts = []
+    top, bottom = figure["numerator"], figure["denominator"]
+    if top is not None and bottom is not None:
+        parts.append(f"{_plain(top)} / {_plain(bottom)}")
+    elif figure["n"]:
+        parts.append(f"of {figure['n']:,}")
+    if figure["low"] is not None:
+        high = "no upper bound" if figure["high"] is None else f"{figure['high']:,.2f}"
+        parts.append(f"95 %: {figure['low']:,.2f} to {high}")
+    if figure["left_out"]:
+        parts.append(f"{figure['left_out']:,} left out")
+    if figure["why"]:
+        parts.append(figure["why"])
+    return "; ".join(parts)
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.2f}"
+
+
+def before(figure: Row) -> str:
+    """The four weeks before."""
+    text = quantity(figure["before"], figure["unit"])
+    return f"{text} a week" if figure["before_is_per_week"] and figure["before"] is not None else text
+
+
+def by_name(document: Row) -> dict[str, Row]:
+    """Figures of a document by name."""
+    return {figure["name"]: figure for figure in document["figures"]}
+
+
+def spaced(word: str | None) -> str:
+    """A cause or stage in plain words."""
+    return MISSING if word is None else word.replace("_", " ")
+
+
+def span(document: Row) -> str:
+    """The time that is reported on."""
+    text = f"{document['from']:%Y-%m-%d %H:%M} to {document['to']:%Y-%m-%d %H:%M} UTC"
+    return text if document["is_complete"] else f"{text}; the week is not over"
+
+
+def headline(document: Row) -> str:
+    """The week in a sentence or two."""
+    if document["is_empty"]:
+        return "Nothing is recorded of this week: no incident, and no launch of a job. That is not the same as a week without faults."
+    told = by_name(document)
+    stops = told["interruptions"]["value"] or 0
+    if not stops:
+        hours = told["job_hours"]["value"]
+        return f"No interruption is recorded in {hours:,.1f} job hours." if hours else "No interruption is recorded."
+    word = "interruption" if stops == 1 else "interruptions"
+    parts = [(told[f"{name}_interruptions"]["value"] or 0, text) for name, text in _WHOSE]
+    whose = ", ".join(f"{count:.0f} {text}" for count, text in parts if count)
+    lines = [f"{stops:.0f} {word}: {whose}."]
+    mtbf, median, ratio = told["mtbf"], told["mttr_median"], told["effective_ratio"]
+    if mtbf["value"] is not None:
+        lines.append(f"One failure every {mtbf['value']:,.2f} job hours.")
+    if median["value"] is not None:
+        lines.append(f"Half of the failures were over within {seconds(median['value'])} (budget 10 min).")
+    if ratio["value"] is not None:
+        at_most = "At most " if ratio["why"] else ""
+        text = f"{100 * ratio['value']:.1f} % of the GPU time under way trained."
+        lines.append(at_most + text)
+    return " ".join(lines)
+
+
+_WHOSE: Final = (
+    ("platform", "of the platform"), ("workload", "of the workload"), ("unknown", "that nobody is known to answer for"), ("planned", "planned"),
+)  # fmt: skip
+
+
+def who(row: Row) -> str:
+    """Where an incident was first seen: hosts, else ranks."""
+    hosts, ranks = row["hosts"], row["ranks"]
+    if hosts:
+        return ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    if ranks:
+        return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}" + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return "nobody"
+
+
+def stage_row(row: Row) -> tuple[str, ...]:
+    """stage, median, p90, budget, over budget, not known."""
+    budget = "none" if row["budget_s"] is None else seconds(row["budget_s"])
+    over = "" if row["num_over"] is None else f"{row['num_over']} of {row['num']}"
+    times = (seconds(row["median_s"]), seconds(row["p90_s"])) if row["num"] else (MISSING, MISSING)
+    return (row["stage"], *times, budget, over or f"(of {row['num']})", f"{row['num_unknown']}, {row['num_absent']}")
+
+
+def incident_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """One incident on one line: when, which, job, cause, hosts, whose, time to recover against the budget, what is special."""
+    took = seconds(row["recovered_s"]) + (" (over budget)" if row["is_over"] else "")
+    notes = [f"repeats {row['repeats']}"] if row["repeats"] else []
+    notes += ["overruled"] if row["is_overruled"] else []
+    notes += [f"taken out: {', '.join(row['evicted'][:4])}"] if row["evicted"] else []
+    job = f"{row['job_id']} #{row['attempt']}" if row["attempt"] is not None else str(row["job_id"])
+    return (
+        f"{row['at']:%m-%d %H:%M}", row["incident_id"], job, spaced(row["cause"]), who(row), row["attribution"], took,
+        "; ".join(notes),
+    )  # fmt: skip
+
+
+def heads(column: str) -> tuple[str, ...]:
+    """Titles of the first columns of what was lost by cause, layer or attribution."""
+    return (column,) if column == "attribution" else (column, "whose")
+
+
+def cost_row(row: Mapping[str, Any], column: str) -> tuple[str, ...]:
+    """cause or layer or attribution, whose, how many, what it cost."""
+    head = (spaced(row[column]), *(() if column == "attribution" else (row["attribution"],)))
+    lost = None if row["lost_gpu_s"] is None else row["lost_gpu_s"] / 3600.0
+    return (*head, str(row["num"]), quantity(lost, "GPU h"), str(row["num_unknown"]), seconds(row["median_s"]))

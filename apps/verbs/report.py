@@ -1,0 +1,104 @@
+"""Write the weekly report: what faults cost, whose they are, whether they come back, each figure with its denominator.
+
+Reads the records of a fleet (`rca close` writes them) and compares the week with the four before. Without --out the Markdown goes to stdout; with it
+`report-WEEK.md` and `report-WEEK.html` are written there. What you write between the marks in the Markdown survives the next run.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from apps.report import Report
+    from rca.window import Window
+
+__all__ = ["arguments", "run"]
+
+TABLES = ("incidents", "stages", "attempts", "notes")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """`rca report [--fleet DIR] [--week 2026-W47] [--out DIR] [--format md|html|both] [--json]`."""
+    parser.add_argument("--fleet", metavar="DIR", help="the fleet's records (default: $RCA_FLEET, else fleet in the user's data folder)")
+    parser.add_argument("--week", metavar="WEEK", help="ISO week, as in 2026-W47 (default: the last one that is over)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write report-WEEK.md and .html there")
+    parser.add_argument("--format", choices=("md", "html", "both"), help="which of the two (default: both; needs --out)")
+    parser.add_argument("--json", action="store_true", help="one JSON document (rca.report/1) on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0 (a week without records too), 2 usage, 3 when the fleet holds no record at all."""
+    from datetime import UTC, datetime, timedelta
+
+    from apps.document import to_json
+    from apps.places import fleet_folder
+    from apps.plain import complain
+    from apps.text import write
+    from rca.errors import UsageError
+    from rca.records import week_of
+    from rca.window import week
+
+    if args.format and not args.out:
+        raise UsageError("--format says which files to write: name their folder with --out")
+    now = datetime.now(UTC)
+    window = week(args.week or week_of(now - timedelta(days=7)))
+    fleet = fleet_folder(args.fleet)
+    report = _report(fleet, window, now if window.start < now < window.end else None)
+    if report is None:
+        complain(f"{fleet}: no record of an incident or of a launch: `rca close` writes them, `rca fleet generate` makes some up")
+        return 3
+    written = _files(args.out, args.format or "both", window.name, report) if args.out else []
+    if args.json:
+        write([to_json(report.document)])
+    elif args.out:
+        write([f"{path}" for path in written])
+    else:
+        from apps.report_markdown import markdown
+
+        write(markdown(report.document, {}).splitlines())
+    return 0
+
+
+def _report(fleet: Path, window: Window, until: datetime | None) -> Report | None:
+    """The report of the fleet's case, built first where it is out of date; None of a fleet without records."""
+    from apps.document import skipped
+    from apps.report import weekly
+    from apps.session import open_session
+    from rca.errors import UsageError
+
+    if not fleet.is_dir():
+        raise UsageError(f"{fleet}: no such folder: name the fleet's records with --fleet, or close a first incident (rca close)")
+    with open_session(str(fleet), None) as session:
+        case = session.case()
+        try:
+            tables: dict[str, Any] = {name: case.table(name).collect() for name in TABLES}
+            left_out = skipped(case, session.inventory)
+        finally:
+            case.close()
+    if not any(frame.height for frame in tables.values()):
+        return None
+    return weekly(tables, window, until=until, skipped=left_out)
+
+
+def _files(out: Path, form: str, name: str, report: Report) -> list[Path]:
+    """Write the files; the Markdown that lies there lends what a person wrote in it."""
+    from apps.report_html import page
+    from apps.report_markdown import markdown, written
+
+    out.mkdir(parents=True, exist_ok=True)
+    text, web = out / f"report-{name}.md", out / f"report-{name}.html"
+    kept = written(text.read_text("utf-8", "replace")) if text.is_file() else {}
+    files = []
+    if form in ("md", "both"):
+        files.append((text, markdown(report.document, kept)))
+    if form in ("html", "both"):
+        files.append((web, page(report.document, report.frames, kept)))
+    for path, content in files:
+        half = path.with_name(f"{path.name}.tmp")
+        half.write_text(content, "utf-8")
+        half.replace(path)  # a reader sees the old report or the new one
+    return [path for path, _ in files]
