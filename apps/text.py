@@ -7,12 +7,13 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from apps.headline import cause_words, condition, headline, percent, ranks_words
 from apps.plain import one_line
 from rca.causes import CAUSES
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
-    from rca.types import Advice, Finding, Outcome
+    from rca.types import Advice, Finding, Hypothesis, Outcome
 
 __all__ = [
     "advice_lines",
@@ -31,6 +32,7 @@ WIDTH = 110
 MAX_CITE = 220  # of a quoted line with its place: a kernel's or launcher's line is told whole
 MAX_SKIPS = 8
 MAX_ALTERNATIVES = 4
+MAX_SETS = 3  # sets of ranks of one alternative
 UNSEEN = {
     "dumps": "recorder dump",
     "stacks": "stack dump",
@@ -49,48 +51,10 @@ def write(lines: Iterable[str]) -> None:
     out.flush()
 
 
-def percent(probability: float) -> str:
-    """A probability as people read it; never a false 100 %."""
-    return "> 99 %" if probability > 0.99 else "< 1 %" if probability < 0.01 else f"{probability:.0%}".replace("%", " %")
-
-
-def headline(judgement: Judgement) -> str:
-    """rank, host, GPU, group, cause, confidence, in one line."""
-    verdict, roster = judgement.verdict, judgement.roster
-    if not verdict.ranks and verdict.cause == "unknown":
-        return verdict.summary[:1].upper() + verdict.summary[1:]
-    if not verdict.ranks:
-        return f"{verdict.summary[:1].upper()}{verdict.summary[1:]}. Cause: {_cause(verdict.cause)} ({percent(verdict.probability)})"
-    shown = ", ".join(map(str, verdict.ranks[:6])) + (f" and {len(verdict.ranks) - 6} more" if len(verdict.ranks) > 6 else "")
-    parts = [f"Rank{'s' if len(verdict.ranks) > 1 else ''} {shown}"]
-    parts.append(f"on {', '.join(verdict.hosts)}" if verdict.hosts else "(host not known)")
-    gpus = [roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus]
-    if gpus:
-        parts.append(f"GPU {', '.join(gpus)}")
-    parts.append(f"failed first ({percent(verdict.ranks_probability)})")
-    if verdict.last_collective:
-        parts.append(f"at {_call(verdict.last_collective)}")
-    if verdict.cause == "unknown":
-        return f"{' '.join(parts)}; why is open"
-    return f"{' '.join(parts)}; cause: {_cause(verdict.cause)} ({percent(verdict.probability)})"
-
-
-def _call(call: Mapping[str, Any]) -> str:
-    """The awaited call: operation, number, kind of group (the members stand in the evidence)."""
-    kind = str(call["group"]).partition(":")[0].partition("?")[0]
-    is_transfer = "->" in str(call["op"]) or "<-" in str(call["op"])
-    number = "" if is_transfer else f" #{call['seq']}"
-    return f"{call['op']}{number} of its {kind} group"
-
-
-def _cause(cause: str) -> str:
-    return cause.replace("_", " ")
-
-
 def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
     """The whole answer."""
     verdict = judgement.verdict
-    lines = [headline(judgement), ""]
+    lines = [headline(judgement), condition(judgement), ""]
     lines += _chain(judgement)
     lines += unseen_lines(judgement, skips)
     lines += advice_lines(judgement.advice)
@@ -197,15 +161,26 @@ def advice_lines(advice: Advice) -> list[str]:
 
 
 def alternative_lines(judgement: Judgement) -> list[str]:
+    """Other answers, one line a cause: the ranks it would accuse, each set with its own probability where there are several."""
     verdict = judgement.verdict
     answer = (verdict.cause, verdict.ranks)
     rows = [h for h in verdict.hypotheses if (h.cause, h.ranks) != answer and h.probability >= ALTERNATIVE_FROM and h.supports]
+    by_cause: dict[str, list[Hypothesis]] = {}
+    for h in rows:
+        by_cause.setdefault(h.cause, []).append(h)
     lines = []
-    for h in rows[:MAX_ALTERNATIVES]:
-        who = f"rank{'s' if len(h.ranks) > 1 else ''} {', '.join(map(str, h.ranks[:8]))}" if h.ranks else "no rank to blame"
-        means = CAUSES[h.cause].means if h.cause != "unknown" else "none of the causes this version knows"
-        lines.append(f"  {percent(h.probability):>6}  {_cause(h.cause)}, {who}: {means}")
+    for cause, alike in list(by_cause.items())[:MAX_ALTERNATIVES]:
+        several = len(alike) > 1
+        who = " or ".join(_accused(h) + (f" ({percent(h.probability)})" if several else "") for h in alike[:MAX_SETS])
+        who += " or others" if len(alike) > MAX_SETS else ""
+        same = "the same cause, but " if cause == verdict.cause else ""
+        means = CAUSES[cause].means if cause != "unknown" else "none of the causes this version knows"
+        lines.append(f"  {percent(sum(h.probability for h in alike)):>6}  {cause_words(cause)}, {same}{who}: {means}")
     return ["", "Otherwise", *lines] if lines else []
+
+
+def _accused(hypothesis: Hypothesis) -> str:
+    return ranks_words(hypothesis.ranks, 8) if hypothesis.ranks else "no rank to blame"
 
 
 def outcome_lines(outcome: Outcome) -> list[str]:

@@ -201,6 +201,7 @@ def _describe(frames: list[Any], record: str, rows: dict[str, Entry]) -> str | N
             "frames": list(stack.frames),
             "leaf": stack.leaf,
             "leaf_key": stack.leaf_key,
+            "shown": list(stack.shown),
             "activity": stack.activity,
             "wait_kind": stack.wait_kind,
         },

@@ -267,6 +267,7 @@ def _stack_row(record: str, stack: Stack) -> dict[str, object]:
         "frames": [_safe(frame) for frame in stack.frames],
         "leaf": _safe(stack.leaf),
         "leaf_key": _safe(stack.leaf_key),
+        "shown": [_safe(frame) for frame in stack.shown],
         "activity": stack.activity,
         "wait_kind": stack.wait_kind,
     }

@@ -25,6 +25,7 @@ MAX_NAME = 4096  # characters of a C++ name that are looked at; template monster
 MAX_FILE = 1024  # characters of a path that are looked at
 MAX_FUNCTION, MAX_MODULE = 160, 240  # characters kept; longer ones are no names that people gave
 MAX_FRAMES = 2048  # frames of one thread; deeper ones are runaway recursion and say the same again
+SHOWN_FRAMES = 3  # of a stack, where a line must do
 CACHED_FRAMES, CACHED_STACKS = 1 << 16, 1 << 15
 
 _PYTHON_LIB: Final = re.compile(r"(?:^|/)(?:lib|lib64|Lib)/(?:python\d[\d.]*t?/|python\d+\.zip/)")
@@ -135,6 +136,7 @@ class Stack:
     frames: tuple[str, ...]
     leaf: str | None
     leaf_key: str | None
+    shown: tuple[str, ...]
     activity: str
     wait_kind: str
     role: str
@@ -269,7 +271,22 @@ def _describe(pairs: tuple[tuple[str, str | None], ...], native: tuple[bool, ...
     digest = hashlib.sha256(("\n".join(keys) + salt).encode("utf-8", "replace")).hexdigest()[:16]
     leaf = next((frame.key for frame in frames if not frame.native), None)
     leaf_key = next((frame.key for frame in frames if not is_wrapper(frame)), leaf)
-    return Stack(digest, keys, leaf, leaf_key, activity, wait, _role(frames, activity, wait))
+    return Stack(digest, keys, leaf, leaf_key, _shown(frames), activity, wait, _role(frames, activity, wait))
+
+
+def _shown(frames: Sequence[Frame]) -> tuple[str, ...]:
+    """The innermost frames that tell a person where it is: no wrappers, and of a run of standard-library calls only the innermost."""
+    found: list[str] = []
+    in_library = False
+    for frame in frames:
+        if is_wrapper(frame):
+            continue
+        was, in_library = in_library, not frame.native and frame.module.partition("/")[0] in sys.stdlib_module_names
+        if not (was and in_library) and frame.key not in found[-1:]:
+            found.append(frame.key)
+        if len(found) == SHOWN_FRAMES:
+            break
+    return tuple(found) or tuple(frame.key for frame in frames[:SHOWN_FRAMES])
 
 
 def _role(frames: Sequence[Frame], activity: str, wait: str) -> str:

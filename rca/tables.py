@@ -306,6 +306,9 @@ _ALL: Final = (
         Column("leaf", TEXT, "innermost Python frame; null = native frames only"),
         Column("leaf_key", TEXT, "first informative frame, wrappers skipped"),
         Column(
+            "shown", TEXTS, "up to three informative frames, innermost first: no wrappers, of standard-library calls in a row the innermost"
+        ),
+        Column(
             "activity",
             TEXT,
             "what the program is doing: train_step eval checkpoint compile dataloader import init teardown ...",
@@ -516,6 +519,7 @@ _ALL: Final = (
         Column("group_number", INT, "number of the group in its phase"),
         Column("repeat", INT, "how often the same was run before"),
         Column("host", TEXT, "host, lower-case first label"),
+        Column("place", INT, "place in its group: what is computed there must be the same in every group"),
         Column("step", INT, "step that the fingerprint is of"),
         Column("fingerprint", TEXT, "of the bits that the host computed"),
         Column("expected", TEXT, "of the bits that it should have; null = no reference"),

@@ -95,11 +95,11 @@ def test_commands_spell_a_host_as_its_map_does(tmp_path: Path) -> None:
     folder = copy_case("slow_rank", tmp_path / "evidence")
     told = json.loads((folder / "topology.json").read_text())
     for entry in told["ranks"]:
-        entry["host"] = {"host-c": "GPU-C7.Cluster.local"}.get(entry["host"], entry["host"])
+        entry["host"] = {"host-c": "Host-C.Cluster.local"}.get(entry["host"], entry["host"])
     (folder / "topology.json").write_text(json.dumps(told))
     document = call("diagnose", folder, "--json").doc
-    assert document["verdict"]["first_failing"]["hosts"] == ["gpu-c7"]
-    assert document["advice"]["evict"] == {"hosts": ["GPU-C7"], "ranks": [4, 5], "group": None, "innocent_hosts": []}
+    assert document["verdict"]["first_failing"]["hosts"] == ["host-c"]
+    assert document["advice"]["evict"] == {"hosts": ["Host-C"], "ranks": [4, 5], "group": None, "innocent_hosts": []}
     look, drain = document["advice"]["commands"]
-    assert look.startswith("ssh GPU-C7.Cluster.local ")
-    assert "nodename=GPU-C7 " in drain
+    assert look.startswith("ssh Host-C.Cluster.local ")
+    assert "nodename=Host-C " in drain

@@ -45,6 +45,7 @@ class View:
     frames: tuple[str, ...]  # innermost first
     stack_id: str | None
     leaf: str | None
+    shown: tuple[str, ...]  # the frames to cite
     activity: str
     wait_kind: str
     lines: str
@@ -62,7 +63,8 @@ def main_views(case: Tables) -> dict[int, list[View]]:
         & pl.col("role").fill_null("unknown").is_in(["trainer", "unknown", "other"])
         & ((pl.col("thread_name") == "MainThread") | (pl.col("dump_status") != "ok"))
     )
-    frames = case.table("stack_frames").select("stack_id", "frames", "leaf", "activity", "wait_kind").unique("stack_id", keep="first")
+    columns = ("stack_id", "frames", "leaf", "shown", "activity", "wait_kind")
+    frames = case.table("stack_frames").select(columns).unique("stack_id", keep="first")
     order = [
         (pl.col("dump_status") != "ok"),
         ~pl.col("format").fill_null("").str.contains("json"),
@@ -79,7 +81,8 @@ def main_views(case: Tables) -> dict[int, list[View]]:
     for r in rows.iter_rows(named=True):
         found[r["rank"]].append(
             View(
-                r["rank"], r["sample"] or 0, r["host"], r["pid"], tuple(r["frames"] or ()), r["stack_id"], r["leaf"], r["activity"] or "unknown",
+                r["rank"], r["sample"] or 0, r["host"], r["pid"], tuple(r["frames"] or ()), r["stack_id"], r["leaf"],
+                tuple(r["shown"] or (r["frames"] or ())[:3]), r["activity"] or "unknown",
                 r["wait_kind"] or "unknown", r["lines"] or "", r["is_active"], r["owns_gil"], r["dump_status"] or "ok", r["evidence_id"], r["record"],
             )
         )  # fmt: skip
@@ -211,6 +214,6 @@ def in_loop(view: View, loop: Loop) -> bool:
 
 
 def cite_view(view: View) -> Cite:
-    """The row behind a view, with its innermost frames."""
-    text = " < ".join(view.frames[:3]) if view.frames else f"dump {view.dump_status}"
+    """The row behind a view, with its innermost informative frames."""
+    text = " < ".join(view.shown) if view.frames else f"dump {view.dump_status}"
     return Cite("stacks", view.evidence_id, "", view.record, text)

@@ -77,6 +77,7 @@ class _Scene:
     silent: tuple[int, ...]  # dumped, nothing unfinished
     alone: tuple[int, ...]  # dumped, unfinished although all peers are through
     absent: tuple[int, ...]  # no dump
+    reached: Mapping[int, Cite]  # of the silent: their last call where they are awaited
     victims: tuple[int, ...]  # would be roots, but their stacks show them waiting for others
 
     def shown(self, rank: int) -> list[View]:
@@ -129,7 +130,37 @@ def _scene(case: Tables, waits: Waits, views: Mapping[int, Sequence[View]], loop
             alone.append(rank)
     known = case.table("ranks").filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null())
     hosts = dict(known.select("rank", "host").unique().collect().iter_rows())
-    return _Scene(waits, views, loop, hosts, tuple(silent), tuple(alone), tuple(absent), tuple(victims))
+    return _Scene(waits, views, loop, hosts, tuple(silent), tuple(alone), tuple(absent), _reached(case, waits, silent), tuple(victims))
+
+
+def _reached(case: Tables, waits: Waits, ranks: Sequence[int]) -> dict[int, Cite]:
+    """rank -> the row that shows how far it came in the group where it is awaited: the call itself, else what its dump's header says."""
+    found: dict[int, Cite] = {}
+    for rank in ranks:
+        calls = awaited_calls(waits, (rank,))
+        seq = waits.enqueued.get((rank, calls[0].group_id)) if calls and not calls[0].is_p2p else None
+        if not seq:
+            continue
+        group = calls[0].group_id
+        own = (pl.col("rank") == rank) & (pl.col("group_id") == group)
+        made = case.table("collectives", where="is_tail").filter(own & (pl.col("collective_seq_id") == seq))
+        row = (
+            made.filter(~pl.col("is_p2p").fill_null(value=False))
+            .select("evidence_id", "record", "op", "sizes")
+            .sort(pl.all())
+            .head(1)
+            .collect()
+        )
+        if row.height:
+            id_, record, op, sizes = row.row(0)
+            found[rank] = Cite("collectives", id_, "", record, f"rank {rank}: {op or '?'} #{seq} on {group} {sizes or ''}".strip())
+            continue
+        told = case.table("group_status").filter(own & (pl.col("last_enqueued") == seq)).select("evidence_id", "record")
+        row = told.sort(pl.all()).head(1).collect()
+        if row.height:
+            id_, record = row.row(0)
+            found[rank] = Cite("group_status", id_, "", record, f"rank {rank}: last enqueued #{seq} on {group}")
+    return found
 
 
 def _is_victim(waits: Waits, rank: int, views: Sequence[View], loop: Loop) -> bool:
@@ -238,7 +269,9 @@ def _present(scene: _Scene, silent: tuple[int, ...]) -> list[Finding]:
     sign = "unfinished_alone" if scene.alone and not silent else "never_joined"
     says = "; ".join(says_alone(waits, rank) if rank in scene.alone else says_silent(waits, rank) for rank in ranks)
     own = [call for rank in ranks if (call := waits.first.get(rank) or waits.last.get(rank))]
-    cites = [cite_call(call) for call in (*awaited_calls(waits, ranks)[:3], *own)]
+    cites = [cite_call(call) for call in awaited_calls(waits, ranks)[:3]]
+    cites += [scene.reached[rank] for rank in silent if rank in scene.reached]
+    cites += [cite_call(call) for call in own]
     cites += [cite_view(scene.shown(rank)[-1]) for rank in ranks if scene.shown(rank)]
     return [_finding(waits, sign, ranks, says + waiting_text(len(waits.behind(ranks)), len(ranks)), cites)]
 

@@ -152,14 +152,14 @@ def _workers(case: Tables) -> dict[int, list[tuple[str, Cite]]]:
     rows = (
         case.table("stacks")
         .filter((pl.col("role") == "dataloader_worker") & (pl.col("thread_name") == "MainThread") & pl.col("rank").is_not_null())
-        .join(case.table("stack_frames").select("stack_id", "frames", "leaf", "wait_kind"), on="stack_id", how="inner")
+        .join(case.table("stack_frames").select("stack_id", "frames", "shown", "leaf", "wait_kind"), on="stack_id", how="inner")
         .filter(~pl.col("wait_kind").is_in(["queue", "idle"]) & pl.col("leaf").is_not_null())
         .sort("rank", "sample", "evidence_id", "record")
         .collect()
     )
     found: dict[int, list[tuple[str, Cite]]] = defaultdict(list)
     for r in rows.iter_rows(named=True):
-        text = " < ".join(r["frames"][:3])
+        text = " < ".join(r["shown"] or r["frames"][:3])
         found[r["rank"]].append((r["leaf"], Cite("stacks", r["evidence_id"], "", r["record"], text)))
     return found
 

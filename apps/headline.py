@@ -1,0 +1,131 @@
+"""The first two lines of an answer: who did what first, and in which state the job is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from rca.causes import CAUSES
+
+if TYPE_CHECKING:
+    from rca.judge import Judgement
+
+__all__ = ["cause_words", "condition", "headline", "percent", "ranks_words"]
+
+MAX_RANKS: Final = 6  # named in a line
+_FIRST: Final[Mapping[str, str]] = {  # cause -> what its rank did before all others; where nothing better can be said it failed
+    **dict.fromkeys(("code_hang", "data_stall", "storage_stall"), "stalled first"),
+    **dict.fromkeys(("slow_rank", "stage_imbalance", "data_imbalance"), "slowed the job"),
+    **dict.fromkeys(("user_exception", "bad_sample", "gpu_out_of_memory"), "raised first"),
+    **dict.fromkeys(("process_killed", "host_out_of_memory"), "died first"),
+    "host_lost": "was lost first",
+    "numeric_divergence": "diverged first",
+    "silent_data_corruption": "computed wrong first",
+    "collective_mismatch": "made another call than its peers",
+}
+_LOST_TOGETHER: Final = "were lost first"
+_ENDS: Final[Mapping[str, str]] = {  # analysis -> how the job ended, as its finding shows; the first that fits is told
+    "planned_stop": "stopped",
+    "process_death": "a process died",
+    "first_exception": "the program raised",
+}
+_MENTIONS: Final = frozenset({"stop_after_fault", "outlived", "tie"})  # signs that say nothing of how the job ended
+
+
+def percent(probability: float) -> str:
+    """A probability as people read it; never a false 100 %."""
+    return "> 99 %" if probability > 0.99 else "< 1 %" if probability < 0.01 else f"{probability:.0%}".replace("%", " %")
+
+
+def cause_words(cause: str) -> str:
+    """A cause as people write it."""
+    return cause.replace("_", " ")
+
+
+def ranks_words(ranks: tuple[int, ...], shown: int = MAX_RANKS) -> str:
+    """`rank 3`, `ranks 3, 5 and 9 more`."""
+    more = f" and {len(ranks) - shown} more" if len(ranks) > shown else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:shown]))}{more}"
+
+
+def headline(judgement: Judgement) -> str:
+    """rank, host, GPU, what it did first, group, cause, confidence, in one line."""
+    verdict, roster = judgement.verdict, judgement.roster
+    if not verdict.ranks and verdict.cause == "unknown":
+        return _capital(verdict.summary)
+    cause = f"{cause_words(verdict.cause)} ({percent(verdict.probability)})"
+    if not verdict.ranks:
+        return f"{_capital(verdict.summary)}. Cause: {cause}"
+    parts = [_capital(ranks_words(verdict.ranks))]
+    parts.append(f"on {', '.join(verdict.hosts)}" if verdict.hosts else "(host not known)")
+    gpus = [roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus]
+    if gpus:
+        parts.append(f"GPU {', '.join(gpus)}")
+    parts.append(f"{_did(verdict.cause, len(verdict.ranks))} ({percent(verdict.ranks_probability)})")
+    if mismatch := _mismatch(judgement):
+        return f"{' '.join(parts)}: it {mismatch}; cause: {cause}"
+    if verdict.last_collective:
+        parts.append(f"at {_call(verdict.last_collective)}")
+    return f"{' '.join(parts)}; why is open" if verdict.cause == "unknown" else f"{' '.join(parts)}; cause: {cause}"
+
+
+def _did(cause: str, count: int) -> str:
+    return _LOST_TOGETHER if cause == "host_lost" and count > 1 else _FIRST.get(cause, "failed first")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    """The awaited call: operation, number, kind of group (the members stand in the evidence)."""
+    kind = str(call["group"]).partition(":")[0].partition("?")[0]
+    is_transfer = "->" in str(call["op"]) or "<-" in str(call["op"])
+    number = "" if is_transfer else f" #{call['seq']}"
+    return f"{call['op']}{number} of its {kind} group"
+
+
+def _mismatch(judgement: Judgement) -> str | None:
+    """Of a rank whose call differs from that of its peers: what either side called."""
+    verdict = judgement.verdict
+    if verdict.cause != "collective_mismatch" or len(verdict.ranks) != 1:
+        return None
+    lead = f"rank {verdict.ranks[0]} "
+    told = (f for o in judgement.outcomes for f in o.findings if o.analysis == "mismatched_collective" and f.ranks == verdict.ranks)
+    return next((f.says.removeprefix(lead) for f in told if f.says.startswith(lead)), None)
+
+
+def condition(judgement: Judgement) -> str:
+    """The second line: how large the job is, in which state, and when the fault first shows."""
+    verdict, roster = judgement.verdict, judgement.roster
+    size = roster.world_size if roster.world_size is not None else len(roster.everyone)
+    parts = [f"Job of {size} rank{'' if size == 1 else 's'}" if size else "Job of unknown size", _state(judgement)]
+    if verdict.cause != "healthy" and (verdict.failed_at is not None or verdict.step is not None):
+        what = "told to stop at" if CAUSES[verdict.cause].attribution == "planned" else "first failing at"
+        moment = [_moment(verdict.failed_at)] if verdict.failed_at is not None else []
+        parts.append(f"{what} {', '.join([*moment, *([f'step {verdict.step}'] if verdict.step is not None else [])])}")
+    return "; ".join(parts) + "."
+
+
+def _state(judgement: Judgement) -> str:
+    """How it ended, whether it stands still (since the last call that any rank made) or moves; or that nothing tells."""
+    status = {o.analysis: o.status for o in judgement.outcomes}
+    ended = {f.analysis for o in judgement.outcomes for f in o.findings if f.sign not in _MENTIONS}
+    states = [words for analysis, words in _ENDS.items() if analysis in ended][:1]
+    if any(f.sign == "job_hangs" for o in judgement.outcomes for f in o.findings):
+        last = max(judgement.roster.last_call_at.values(), default=None)
+        states.append(
+            f"standing still since {_moment(last)} (last call of any rank)" if last is not None else "standing still when captured"
+        )
+    if states:
+        return ", ".join(states)
+    if status.get("process_death") == "clear":
+        return "ended well"
+    if status.get("job_motion") in ("clear", "found"):
+        return "running when captured"
+    return "whether it still runs is not told"
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

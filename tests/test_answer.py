@@ -1,0 +1,120 @@
+"""The words of the terminal answer: they fit the cause, tell the state of the job, and cite what they say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from _house import memory_case
+
+from apps.headline import condition, headline
+from apps.text import alternative_lines
+from rca.causes import CAUSES
+from rca.judge import Judgement, judge
+from rca.types import Hypothesis
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def judged(name: str) -> Judgement:
+    return judge(memory_case(name))
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("lock_hang", "Rank 3 on host-b GPU 1 stalled first (> 99 %) at all_reduce #53 of its tp group; cause: code hang"),
+        ("data_stall", "Rank 0 on host-a GPU 0 stalled first"),
+        ("slow_rank", "Rank 5 on host-c GPU 1 slowed the job"),
+        ("bad_sample", "Rank 3 on host-b GPU 1 raised first"),
+        ("nan", "Rank 5 on host-c GPU 1 diverged first"),
+        ("bit_flip", "Rank 2 on host-b GPU 0 computed wrong first"),
+        ("rank_killed", "Rank 6 on host-d GPU 0 died first"),
+        ("host_lost", "Ranks 4, 5 on host-c GPU 0, 1 were lost first"),
+    ],
+)
+def test_the_first_line_says_what_the_rank_did(case: str, words: str) -> None:
+    assert headline(judged(case)).startswith(words)
+
+
+@pytest.mark.parametrize("cause", sorted(CAUSES))
+def test_every_cause_makes_a_sentence_about_its_rank(cause: str) -> None:
+    found = judged("lock_hang")
+    line = headline(replace(found, verdict=replace(found.verdict, cause=cause)))
+    assert re.match(r"Rank 3 on host-b GPU 1 ([a-z ]+ first|slowed the job|made another call than its peers) \(> 99 %\)", line)
+    assert line.endswith("why is open" if cause == "unknown" else f"cause: {cause.replace('_', ' ')} (98 %)")
+
+
+def test_a_mismatch_names_both_sides_with_their_sizes() -> None:
+    assert (
+        "it called all_reduce #13 on dp:ef96f1f6 with [16896] -> [16896], where 6 sister ranks called it with [16512] -> [16512];"
+        in headline(judged("mismatched_size"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "state"),
+    [
+        ("lock_hang", "standing still since 2026-11-29 21:11:31 UTC (last call of any rank)"),
+        ("rank_killed", "a process died, standing still since"),
+        ("bad_sample", "the program raised, standing still since"),
+        ("planned_stop", "stopped; told to stop at 2026-11-29 21:16:54 UTC"),
+        ("none", "running when captured."),
+    ],
+)
+def test_the_second_line_says_how_large_the_job_is_and_in_which_state(case: str, state: str) -> None:
+    assert condition(judged(case)).startswith(f"Job of 8 ranks; {state}")
+
+
+def test_the_second_line_tells_the_first_failing_moment_and_step() -> None:
+    found = judged("rank_killed")
+    line = condition(replace(found, verdict=replace(found.verdict, failed_at=AT, step=7)))
+    assert line.endswith("; first failing at 2026-01-02 03:04:05 UTC, step 7.")
+    assert "first failing" not in condition(replace(found, verdict=replace(found.verdict, failed_at=None, step=None)))
+
+
+def test_a_hang_is_as_old_as_the_last_call_of_any_rank() -> None:
+    found = judged("lock_hang")
+    moments = {0: AT, 1: AT + timedelta(seconds=5)}
+    assert "since 2026-01-02 03:04:10 UTC" in condition(replace(found, roster=replace(found.roster, last_call_at=moments)))
+    assert "standing still when captured" in condition(replace(found, roster=replace(found.roster, last_call_at={})))
+
+
+def test_an_unknown_size_or_state_is_not_made_up() -> None:
+    found = judged("lock_hang")
+    roster = replace(found.roster, world_size=None, ranks_with={}, hosts={})
+    assert condition(replace(found, outcomes=(), roster=roster)).startswith("Job of unknown size; whether it still runs is not told")
+
+
+def other(cause: str, ranks: tuple[int, ...], probability: float) -> Hypothesis:
+    return Hypothesis(cause, CAUSES[cause].layer, probability, ranks, (), ("some/finding/0",), ())
+
+
+def test_one_cause_is_one_alternative_with_its_sets_of_ranks() -> None:
+    found = judged("lock_hang")
+    hypotheses = (
+        *found.verdict.hypotheses[:1],
+        other("data_stall", (3,), 0.2),
+        other("data_stall", (), 0.1),
+        other("code_hang", (2, 3), 0.05),
+    )
+    lines = alternative_lines(replace(found, verdict=replace(found.verdict, hypotheses=hypotheses)))
+    assert lines[2:] == [
+        "    30 %  data stall, rank 3 (20 %) or no rank to blame (10 %): the data loader delivers no batch",
+        "     5 %  code hang, the same cause, but ranks 2, 3: a rank hangs in its own code (lock, loop, wait)",
+    ]
+
+
+def test_the_last_call_of_the_accused_is_cited() -> None:
+    (silent,) = (f for o in judged("lock_hang").outcomes for f in o.findings if f.analysis == "first_silent_rank")
+    assert "its own last call there was #52" in silent.says
+    assert [c.text for c in silent.cites if "#52" in c.text] == ["rank 3: all_reduce #52 on tp:46584c88 [4,64] -> [4,64]"]
+
+
+def test_stacks_are_cited_without_wrappers_and_repetitions() -> None:
+    cites = [c.text for o in judged("data_stall").outcomes for f in o.findings for c in f.cites if c.table == "stacks"]
+    assert any(text.startswith("torch/distributed/distributed_c10d:all_reduce < train:all_reduce < train:") for text in cites)
+    assert any(text.startswith("selectors:select < torch/utils/data/dataloader:") for text in cites)
+    assert not any("c10d_logger" in text for text in cites)
