@@ -104,7 +104,8 @@ class _Family:
         self.children: dict[int, list[int]] = defaultdict(list)
         for process in sorted(processes, key=lambda p: (p.started, p.pid)):
             self.children[process.ppid].append(process.pid)
-        self.ours = {own, *(p.pid for p in self.above(own))}
+        self.ours = {own, *self.below(own)}  # we may have been started by a trainer, and have its rank
+        self.above_us = {p.pid for p in self.above(own)}
 
     def above(self, pid: int) -> Iterator[Process]:
         """Ancestors, the parent first."""
@@ -138,6 +139,7 @@ def _ranked(family: _Family, within: set[int]) -> dict[tuple[str, ...], list[Mem
     """Trainers by the key of their job."""
     found: dict[tuple[str, ...], list[Member]] = defaultdict(list)
     torch_jobs: set[str] = set()  # Slurm jobs whose ranks are set by torchrun: their tasks are agents
+    near: set[int] = set()  # processes at, above or below a trainer that was found
     for rank_name, world_name, local_name in RANKS:
         for process in (family.by_pid[pid] for pid in sorted(within)):
             rank = _number(process.environ, rank_name)
@@ -148,12 +150,17 @@ def _ranked(family: _Family, within: set[int]) -> dict[tuple[str, ...], list[Mem
                 if _number(process.environ, world_name) is None:
                     continue  # half of torch's pair: some other program's RANK
                 torch_jobs.add(job)
-            elif job in torch_jobs or _number(process.environ, RANKS[0][0]) is not None:
+            elif job and job in torch_jobs:
+                continue
+            if process.pid in near:
                 continue
             if any(p.is_python and _number(p.environ, rank_name) == rank and _key(p) == _key(process) for p in family.above(process.pid)):
                 continue
             local, world = _number(process.environ, local_name), _number(process.environ, world_name)
             found[_key(process)].append(Member(process, "main", rank, local, world))
+        for member in (m for members in found.values() for m in members):
+            pid = member.process.pid
+            near |= {pid, *family.below(pid), *(p.pid for p in family.above(pid))}
     return found
 
 
@@ -214,7 +221,7 @@ def _launchers(family: _Family, trainers: Sequence[Member], key: tuple[str, ...]
     """Agents above the trainers, launchers above these, and the srun of the same Slurm job."""
     for member in trainers:
         for place, process in enumerate(family.above(member.process.pid)):
-            if process.pid in family.ours or process.pid == 1:
+            if process.pid in family.above_us or process.pid == 1:
                 break
             is_agent = process.is_python and (place == 0 or _AGENT.search(process.line) or process.comm == "pt_elastic")
             if is_agent or _LAUNCHER.match(process.comm):
