@@ -1,4 +1,4 @@
-"""Where things lie: the case file of an evidence folder, and room for unpacked archives."""
+"""Where things lie: the case file of an evidence folder, room for unpacked archives, notes on incidents, the records of a fleet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rca.errors import UsageError
 
-__all__ = ["cache_folder", "case_path"]
+__all__ = ["cache_folder", "case_path", "data_folder", "fleet_folder", "is_writable", "notes_folders"]
 
 
 def case_path(evidence: Path, asked: str | None, spool: Path, *, is_plain_file: bool) -> Path:
@@ -19,7 +19,7 @@ def case_path(evidence: Path, asked: str | None, spool: Path, *, is_plain_file: 
         return _usable(Path(asked))
     if is_plain_file:
         return spool / "case.duckdb"
-    if evidence.is_dir() and _is_writable(evidence) and _is_text(evidence):
+    if evidence.is_dir() and is_writable(evidence) and _is_text(evidence):
         return evidence / "case.duckdb"
     name = hashlib.sha256(str(evidence.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return cache_folder() / name / "case.duckdb"
@@ -53,7 +53,28 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "firstfault"
 
 
-def _is_writable(folder: Path) -> bool:
+def data_folder() -> Path:
+    """$XDG_DATA_HOME/firstfault, else ~/.local/share/firstfault."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "firstfault"
+
+
+def fleet_folder(asked: str | Path | None) -> Path:
+    """The folder of a fleet's records: where --fleet says, else $RCA_FLEET, else `fleet` in the user's data folder. It may not exist yet."""
+    named = str(asked or os.environ.get("RCA_FLEET") or "")
+    folder = Path(named) if named else data_folder() / "fleet"
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: no folder; name the folder of the fleet's records with --fleet or RCA_FLEET")
+    return folder
+
+
+def notes_folders(evidence: Path) -> tuple[Path, Path]:
+    """Where notes on incidents in this evidence may lie: beside it, and in the user's data folder, for evidence that must stay as it is."""
+    name = hashlib.sha256(str(evidence.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return evidence / "notes", data_folder() / "notes" / name
+
+
+def is_writable(folder: Path) -> bool:
     """Writable by permission bits too: root may write anywhere, but a folder laid read-only is meant to stay as it is."""
     mode = folder.stat().st_mode
     return bool(mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)) and os.access(folder, os.W_OK)

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from rca.causes import CAUSES, STAGES
 from rca.errors import UsageError
-from rca.records import DIAGNOSED, INCIDENT, JOB, STATED, Record, instant, iso
+from rca.records import DIAGNOSED, INCIDENT, STATED, Record, instant, iso, problem_of
 
-__all__ = ["fold", "incident_record", "merged", "problem_of", "recurrence", "stages_of"]
+__all__ = ["RECURS_WITHIN", "fold", "incident_record", "merged", "recurrence", "stages_of"]
 
 RECURS_WITHIN: Final = timedelta(days=28)  # in which a fault of the same node counts as the same fault
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
@@ -43,12 +43,15 @@ def incident_record(
 ) -> Record:
     """`rca.incident/1`. `job` as `job_of` makes it, `diagnosis` as `diagnosis_of` does; `stages` hold at least stage, started_at, ended_at
     (ISO). `stated` are the values that a person put in place of the diagnosis' own: any of cause, layer, attribution, action, ranks, hosts,
-    `because` the reason. Of an overruled cause, layer, attribution and action follow unless they are stated too."""
+    `because` the reason. Of an overruled cause,
+    layer, attribution and action follow unless they are stated too; of overruled ranks the hosts are open."""
     stated = {name: value for name, value in (stated or {}).items() if name in STATED}
     says: Record = {name: diagnosis[name] for name in STATED}
     if "cause" in stated:
         cause = CAUSES[stated["cause"]]
         says |= {"layer": cause.layer, "attribution": cause.attribution, "action": cause.action}
+    if sorted(stated.get("ranks", diagnosis["ranks"])) != sorted(diagnosis["ranks"]):
+        says["hosts"] = []  # where other ranks ran, only a person can say here
     is_overruled = any(diagnosis[name] != value for name, value in stated.items() if name != "action")
     says |= stated
     whole = sorted((_stage(stage) for stage in stages), key=lambda stage: list(STAGES).index(stage["stage"]))
@@ -71,9 +74,9 @@ def incident_record(
         "is_overruled": is_overruled,
         "proven_cause": diagnosis["cause"] if diagnosis["proven"] else None,
         "action": says["action"],
-        "ranks": sorted(says["ranks"]),
-        "hosts": sorted(says["hosts"]),
-        "gpus": sorted(diagnosis["gpus"]) if says["ranks"] == diagnosis["ranks"] else [],
+        "ranks": sorted(set(says["ranks"])),
+        "hosts": sorted(set(says["hosts"])),
+        "gpus": sorted(set(diagnosis["gpus"])) if sorted(says["ranks"]) == sorted(diagnosis["ranks"]) else [],
         "evicted": sorted(set(evicted)),
         "code_version": code_version,
         "world_size": job["world_size"],
@@ -83,10 +86,10 @@ def incident_record(
         "recomputed_s": _times(steps, job["step_s"]),
         "recomputed_tokens": _times(steps, job["tokens_per_step"]),
         "recurs_incident_id": recurs_incident_id,
-        "diagnosis": dict(diagnosis),
+        "diagnosis": {name: diagnosis[name] for name in DIAGNOSED},
         "stages": whole,
         "history": [dict(one) for one in history],
-        "evidence": dict(evidence or {"files": None, "fingerprint": None}),
+        "evidence": {name: (evidence or {}).get(name) for name in ("files", "fingerprint")},
     }
 
 
@@ -96,7 +99,7 @@ def _stage(stage: Mapping[str, Any]) -> Record:
         "started_at": stage["started_at"],
         "ended_at": stage["ended_at"],
         "budget_s": STAGES[stage["stage"]],
-        "origin": stage.get("origin", "hand"),
+        "origin": stage.get("origin") or "hand",
         "why": stage.get("why"),
     }
 
@@ -135,45 +138,20 @@ def merged(*histories: Iterable[Mapping[str, Any]]) -> list[Record]:
 
 
 def stages_of(notes: Sequence[Mapping[str, Any]]) -> list[Record]:
-    """The stages that the notes tell, in their order. What evidence told at opening or closing gives way to what a person typed, field by
-    field; of two notes on one stage the later counts."""
+    """The stages that the notes tell, in their order. What was told at opening or closing gives way to what a person typed of that stage, field
+    by field; of two notes on one stage the later counts."""
     found: dict[str, Record] = {}
-    for origin in ("evidence", "hand"):
-        for one in notes:
-            data = one["data"]
-            told = data.get("stages") or [] if origin == "evidence" else [data] if one["kind"] == "stage" else []
-            for stage in told:
-                known = found.setdefault(stage["stage"], {"stage": stage["stage"], "started_at": None, "ended_at": None})
-                given = {name: stage[name] for name in ("started_at", "ended_at") if stage.get(name) is not None}
-                why = stage.get("why") if origin == "evidence" else one["text"] or f"typed by {one['by'] or 'hand'}"
-                known |= {**given, "origin": origin, "why": why}
+    told = [stage for one in notes for stage in one["data"].get("stages") or ()]
+    typed = [
+        {**one["data"], "origin": "hand", "why": one["text"] or f"typed by {one['by'] or 'hand'}"}
+        for one in notes
+        if one["kind"] == "stage"
+    ]
+    for stage in [*told, *typed]:
+        known = found.setdefault(stage["stage"], {"stage": stage["stage"], "started_at": None, "ended_at": None})
+        given = {name: stage[name] for name in ("started_at", "ended_at") if stage.get(name) is not None}
+        known |= {**given, "origin": stage.get("origin") or "evidence", "why": stage.get("why")}
     return [_stage(found[name]) for name in STAGES if name in found]
-
-
-def problem_of(one: Mapping[str, Any]) -> str | None:
-    """Why a note cannot count in a record, in words; None when it can. Notes are files that anybody can edit."""
-    data, kind = one["data"], one["kind"]
-    try:
-        moments = [one["at"], *(data.get(name) for name in ("detected_at", "began_at", "started_at", "ended_at"))]
-        stages = [data] if kind == "stage" else list(data.get("stages") or ())
-        for stage in stages:
-            if stage["stage"] not in STAGES:
-                return f"stage {str(stage['stage'])[:40]!r} is none of {', '.join(STAGES)}"
-            moments += [stage.get("started_at"), stage.get("ended_at")]
-        for moment in moments:
-            instant(moment)
-        if kind == "open" or data.get("diagnosis") is not None:
-            instant(data["diagnosis"]["at"])
-            told, job = data["diagnosis"], data["job"]
-            if missing := [f for f, of in (*((f, told) for f in DIAGNOSED), *((f, job) for f in JOB)) if f not in of]:
-                return f"lacks {', '.join(missing)}"
-            if told["cause"] not in CAUSES:
-                return f"cause {str(told['cause'])[:40]!r} is none that this version knows"
-        if kind == "overrule" and (data.get("cause", "unknown") not in CAUSES or not set(data) <= set(STATED)):
-            return f"overrules with {str(dict(data))[:80]}: only {', '.join(STATED)} can be stated, the cause one that this version knows"
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return f"not of the form of a note of kind {kind} ({str(error)[:80]})"
-    return None
 
 
 def fold(notes: Sequence[Mapping[str, Any]]) -> Record:
@@ -191,7 +169,7 @@ def fold(notes: Sequence[Mapping[str, Any]]) -> Record:
     closes = [one for one in notes if one["kind"] == "close"]
     told: Record = dict(opened["data"])
     for one in closes:
-        told |= {name: value for name, value in one["data"].items() if value is not None}
+        told |= {name: value for name, value in one["data"].items() if value is not None or name == "recurs_incident_id"}
     stated: Record = {}
     because: list[str] = []
     for one in notes:

@@ -24,6 +24,11 @@ class Judgement:
     advice: Advice
     roster: Roster
 
+    @property
+    def is_blind(self) -> bool:
+        """Nothing tells what a rank did, and no question could look: there was no readable evidence."""
+        return not any(self.roster.ranks_with.values()) and {o.status for o in self.outcomes} == {"blind"}
+
     def frames(self) -> dict[str, pl.DataFrame]:
         """The verdict as tables, as the case stores it."""
         return verdict_frames(self.outcomes, self.verdict)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS, STAGES
 from rca.types import Advice, Verdict
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "iso",
     "job_of",
     "note",
+    "problem_of",
     "week_of",
 ]
 
@@ -173,3 +175,82 @@ def attempt_record(
         "step_s": step_s,
         "exit_code": exit_code,
     }
+
+
+# What may count
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) and item for item in value) and len(set(value)) == len(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 53
+
+
+def _is_moment(value: object) -> bool:
+    try:
+        return isinstance(value, str) and instant(value) is not None
+    except (ValueError, OverflowError):
+        return False
+
+
+_FORMS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("world_size", "num_hosts", "num_gpus", "last_step", "resumed_from_step", "tokens_per_step", "attempt"), _is_count),
+    **dict.fromkeys(("recomputed_steps", "checkpoint_step", "files"), _is_count),
+    **dict.fromkeys(("hosts", "gpus", "evicted"), _is_texts),
+    **dict.fromkeys(("at", "started_at", "ended_at", "began_at", "asked_at", "detected_at"), _is_moment),
+    **dict.fromkeys(("summary", "code_version"), lambda value: isinstance(value, str) and value != ""),
+    **dict.fromkeys(("job_id", "recurs_incident_id"), lambda value: isinstance(value, str) and is_id(value)),
+    **dict.fromkeys(("diagnosis", "job", "evidence", "given"), lambda value: isinstance(value, dict)),
+    "stages": lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
+    "ranks": lambda value: isinstance(value, list) and all(map(_is_count, value)) and len(set(value)) == len(value),
+    "step_s": _is_number,
+    "probability": lambda value: _is_number(value) and value <= 1,
+    "proven": lambda value: isinstance(value, bool),
+    "step": _is_count,
+    "fingerprint": lambda value: isinstance(value, str) and re.fullmatch(r"[0-9a-f]{16}", value) is not None,
+    "origin": lambda value: value in ("evidence", "hand"),
+    "why": lambda value: isinstance(value, str),
+    "stage": lambda value: isinstance(value, str) and value in STAGES,
+    "cause": lambda value: isinstance(value, str) and value in CAUSES,
+    "layer": lambda value: value in LAYERS,
+    "attribution": lambda value: value in ATTRIBUTIONS,
+    "action": lambda value: value in ACTIONS,
+}
+_NEVER_NULL: Final = {*STATED, "gpus", "proven", "summary", "job_id", "attempt"}
+
+
+def problem_of(one: Mapping[str, Any]) -> str | None:
+    """Why a note cannot count in a record, in words; None when it can. Notes are files that anybody can edit."""
+    data, kind = one["data"], one["kind"]
+    parts: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [("", data, ())]
+    if wrong := _wrong("", data):
+        return wrong
+    if kind == "open" or data.get("diagnosis") is not None or data.get("job") is not None:
+        parts += [("diagnosis.", data.get("diagnosis") or {}, DIAGNOSED), ("job.", data.get("job") or {}, JOB)]
+    stages = [data] if kind == "stage" else data.get("stages") or []
+    parts += [(f"stage {number}: ", stage, ("stage",)) for number, stage in enumerate(stages)]
+    parts.append(("evidence.", data.get("evidence") or {"files": None, "fingerprint": None}, ("files", "fingerprint")))
+    for where, part, needed in parts:
+        if missing := [name for name in needed if name not in part]:
+            return f"lacks {where}{', '.join(missing)}"
+        if wrong := _wrong(where, part, needed):
+            return wrong
+    if kind == "overrule" and not set(data) <= set(STATED):
+        return f"states {', '.join(sorted(set(data) - set(STATED)))[:80]}: only {', '.join(STATED)} can be overruled"
+    return None
+
+
+def _wrong(where: str, part: Mapping[str, Any], needed: tuple[str, ...] = ()) -> str | None:
+    """The first field whose value is not of its form."""
+    for name, value in part.items():
+        if value is None and (name not in _NEVER_NULL or name not in needed):
+            continue
+        if name in _FORMS and not _FORMS[name](value):
+            return f"{where}{name} cannot be {str(value)[:60]!r}"
+    return None

@@ -18,7 +18,7 @@ from _house import ROOT
 PACKAGES = ("rca", "collectors", "apps")
 FILES = tuple(sorted(p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")))
 FOUNDATION = ("rca", "rca.types", "rca.tables", "rca.causes", "rca.errors", "rca.plugins")
-ENGINE = (*FOUNDATION, "rca.roster", "rca.sources", "rca.reading", "rca.topology", "rca.belonging")
+ENGINE = (*FOUNDATION, "rca.roster", "rca.sources", "rca.reading", "rca.topology", "rca.belonging", "rca.timing_sets")
 STDLIB = frozenset(sys.stdlib_module_names)
 
 # file pattern -> (modules of the project, third-party packages) it may import, the first pattern that fits; the standard library always
@@ -34,7 +34,8 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/topology.py": (FOUNDATION, ("polars", "numpy")),
     "rca/roster.py": (FOUNDATION, ("polars",)),
     "rca/clocks.py": (FOUNDATION, ("polars",)),
-    "rca/belonging.py": (FOUNDATION, ("polars",)),
+    "rca/belonging.py": ((*FOUNDATION, "rca.timing_sets"), ("polars",)),
+    "rca/timing_sets.py": (FOUNDATION, ("polars",)),
     "rca/weighing.py": (FOUNDATION, ()),
     "rca/diagnose.py": ((*FOUNDATION, "rca.roster", "rca.weighing"), ("polars", "numpy")),
     "rca/advise.py": ((*FOUNDATION, "rca.roster", "rca.commands"), ("polars", "numpy")),
@@ -57,8 +58,9 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/drills/_synthetic_fleet*.py": ((*FOUNDATION, "rca.records", "rca.incident", "rca.published", "rca.drills._*"), ("numpy",)),
     "rca/knowledge.py": (FOUNDATION, ("polars", "numpy", "scipy", "sklearn")),
     "rca/fleet.py": ((*ENGINE, "rca.case", "rca.incident"), ("polars", "duckdb")),
-    "rca/analyses/*": ((*FOUNDATION, "rca.clocks", "rca.analyses._*"), ("polars", "numpy", "scipy", "sklearn")),
-    "rca/probes/*": ((*ENGINE, "rca.probes._*"), ("polars", "numpy", "torch")),
+    "rca/replay.py": (FOUNDATION, ()),
+    "rca/analyses/*": ((*FOUNDATION, "rca.clocks", "rca.replay", "rca.analyses._*"), ("polars", "numpy", "scipy", "sklearn")),
+    "rca/probes/*": ((*ENGINE, "rca.replay", "rca.probes._*"), ("polars", "numpy", "torch")),
     "rca/drills/*": ((*FOUNDATION, "rca.drills._*"), ("polars", "numpy", "torch", "zstandard")),
     "rca/catalogue/*": ((), ()),
     "collectors/_capture_*": (("rca.errors", "collectors._capture_*"), ("pynvml",)),

@@ -68,9 +68,8 @@ def _answer(judgement: Judgement) -> tuple[object, ...]:
 
 def exit_code(judgement: Judgement) -> int:
     """0 a verdict (healthy included), 1 an honest unknown, 3 no readable evidence, 4 an analysis failed."""
-    statuses = {o.status for o in judgement.outcomes}
-    if "failed" in statuses:
+    if any(o.status == "failed" for o in judgement.outcomes):
         return 4
-    if not any(judgement.roster.ranks_with.values()) and statuses == {"blind"}:
+    if judgement.is_blind:
         return 3
     return 0 if judgement.verdict.cause != "unknown" or judgement.verdict.ranks else 1

@@ -1,0 +1,169 @@
+"""Close an incident: diagnose once more, work out what it cost, and write its record and that of the job's launch into the fleet.
+
+The evidence is read again, so what was added since (a replay, more logs) counts. Closing again makes the next revision; nothing that was said
+before is lost. Records go to --fleet, else $RCA_FLEET, else the user's data folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from apps.life import Seen
+
+__all__ = ["arguments", "run"]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """`rca close PATH [--fleet DIR] [--action A] [--evicted HOST ...] [--code-version V] [--recomputed-steps N] [...] [--json]`."""
+    from apps.life import common
+
+    common(parser)
+    parser.add_argument("--fleet", metavar="DIR", help="folder of the fleet's records (default: $RCA_FLEET, else the user's data folder)")
+    parser.add_argument("--action", metavar="ACTION", help="what was done first (default: what was advised)")
+    parser.add_argument("--evicted", nargs="*", metavar="HOST", help="hosts that were taken out")
+    parser.add_argument("--code-version", metavar="V", help="version of the training code")
+    parser.add_argument("--checkpoint-step", type=int, metavar="N", help="step of the checkpoint that the job went on from")
+    parser.add_argument("--recomputed-steps", type=int, metavar="N", help="steps done a second time (default: last step - checkpoint step)")
+    parser.add_argument("--last-step", type=int, metavar="N", help="last step before the fault, where evidence does not tell")
+    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="tokens of one step of the whole job")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the job")
+    parser.add_argument("--exit-code", type=int, metavar="N", help="exit code of the launcher")
+    parser.add_argument(
+        "--recurs", metavar="INC", help="the earlier incident that this one repeats, or `none` (default: looked up in the fleet)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document (rca.incident/1) on stdout")
+    parser.add_argument("--case", metavar="FILE", help="where the case file goes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0, or 2 when nothing was opened or the fleet takes no records."""
+    from pathlib import Path
+
+    from apps import fleetbook, life, moments
+    from apps.document import to_json
+    from apps.incident_text import record_lines
+    from apps.notebook import notebook
+    from apps.places import fleet_folder
+    from apps.plain import complain
+    from apps.text import write
+    from rca.incident import fold, merged
+    from rca.records import instant, note
+
+    book = notebook(Path(args.path))
+    incident_id, notes = life.chosen(book, args.path, args.id)
+    typed = _typed(args)
+    fleet = fleet_folder(args.fleet)
+    fleetbook.prepare(fleet)
+    known = _known(fleet, incident_id, notes)
+    given = life.given_so_far(notes) | _facts(args)
+    seen = life.look(args.path, args.case, given)
+    opened = next(one for one in notes if one["kind"] == "open")
+    data: dict[str, Any] = {**typed, "given": given}
+    if seen.is_blind:
+        complain(f"nothing in {args.path} can be read any more: the diagnosis of the open note counts")
+    else:
+        opened_at = instant(opened["at"])
+        assert opened_at is not None
+        asked_at = instant(opened["data"].get("asked_at")) or opened_at
+        data |= life.opening(seen, asked_at, opened_at, instant(given.get("detected_at")))
+    at = moments.now()
+    draft = fold(merged(known, notes, [note(incident_id, at, "close", "", data, by=args.by)]))
+    data["recurs_incident_id"] = _recurs(args.recurs, fleet, draft)
+    life.tell_place(book, args.path)
+    written = note(incident_id, at, "close", draft["summary"], data, by=args.by)
+    book.append(written)
+    record = fold(merged(known, notes, [written]))
+    file = fleetbook.write_incident(fleet, record)
+    launch = _launch(fleet, record, seen, given)
+    _warn(record, launch)
+    if args.json:
+        write([to_json(record)])
+        return 0
+    times = "" if record["revision"] == 1 else f" (revision {record['revision']}; what was said before is kept)"
+    write([f"{incident_id} is closed{times}: {record['summary']}", "", *record_lines(record)])
+    if record["recurs_incident_id"]:
+        write([f"Recurs: the same as {record['recurs_incident_id']}"])
+    write(["", f"Record: {file}", *([f"Launch: {launch}"] if launch else [])])
+    return 0
+
+
+def _typed(args: argparse.Namespace) -> dict[str, Any]:
+    """What was typed of the close note's own fields, checked."""
+    from apps import life
+    from rca.causes import ACTIONS
+    from rca.errors import UsageError
+
+    if args.action is not None and args.action not in ACTIONS:
+        raise UsageError(f"no action is called {args.action[:60]!r}: choose one of {', '.join(ACTIONS)}")
+    for name in ("checkpoint_step", "recomputed_steps"):
+        if (value := getattr(args, name)) is not None and not 0 <= value < 1 << 53:
+            raise UsageError(f"--{name.replace('_', '-')} {value} is no number of steps")
+    if args.recurs is not None and args.recurs != "none":
+        life.check_name(args.recurs, "--recurs")
+    found = {"action": args.action, "checkpoint_step": args.checkpoint_step, "recomputed_steps": args.recomputed_steps}
+    found["code_version"] = life.text_of([args.code_version])[:200] if args.code_version is not None else None
+    found["evicted"] = life.hosts_named(args.evicted) if args.evicted is not None else None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _facts(args: argparse.Namespace) -> dict[str, Any]:
+    from apps.life import given_facts
+
+    return given_facts(num_gpus=args.gpus, tokens_per_step=args.tokens_per_step, last_step=args.last_step, exit_code=args.exit_code)
+
+
+def _known(fleet: Path, incident_id: str, notes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The history of the record that the fleet has of this incident. Raises UsageError where that is of another incident of the same name."""
+    from apps import fleetbook, life
+    from rca.errors import UsageError
+
+    known = [one for file, record in fleetbook.stored(fleet, incident_id) for one in life.sound_history(record)]
+    opened = next(one for one in notes if one["kind"] == "open")
+    if known and all(one["kind"] != "open" or one["at"] != opened["at"] for one in known):
+        raise UsageError(
+            f"the fleet {fleet} has another incident {incident_id} (opened {known[0]['at']}): open this one under another name with --id"
+        )
+    return known
+
+
+def _recurs(asked: str | None, fleet: Path, record: Mapping[str, Any]) -> str | None:
+    """The earlier incident: as asked, else as the fleet tells."""
+    from apps import fleetbook
+    from rca.incident import recurrence
+    from rca.records import instant
+
+    if asked is not None:
+        return None if asked == "none" else asked
+    began = instant(record["began_at"] or record["opened_at"])
+    assert began is not None
+    return recurrence(record, fleetbook.earlier(fleet, began))
+
+
+def _launch(fleet: Path, record: Mapping[str, Any], seen: Seen, given: Mapping[str, Any]) -> Path | None:
+    """Write the record of the launch that the incident ended; None where nothing tells when it began."""
+    from apps import fleetbook
+    from apps.life import launch_of
+
+    launch = launch_of(record, seen, given)
+    if launch is None:
+        return None
+    known = fleetbook.stored_attempt(fleet, launch) or {}
+    return fleetbook.write_attempt(fleet, launch | {name: known.get(name) for name, value in launch.items() if value is None})
+
+
+def _warn(record: Mapping[str, Any], launch: Path | None) -> None:
+    """What the record lacks, and how to add it."""
+    from apps.plain import complain
+
+    if record["cause"] == "unknown" and not record["is_overruled"]:
+        complain("closed with an unknown cause: when somebody knows, `rca overrule PATH --cause ... --because ...` and close again")
+    if record["lost_gpu_s"] is None:
+        lacks = "GPUs (--gpus)" if record["num_gpus"] is None else "a moment of the fault, or a stage that has ended (rca stage)"
+        complain(f"the lost GPU time is not known: the record lacks {lacks}")
+    if launch is None:
+        complain("no record of the launch: nothing in the evidence tells when the job began")

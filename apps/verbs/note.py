@@ -1,0 +1,36 @@
+"""Write down, with the time, what you see or do on an open incident.
+
+TEXT is taken as it is; `-` reads it from stdin. Notes are only ever appended.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+__all__ = ["arguments", "run"]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """`rca note PATH TEXT [--id INC] [--by NAME]`."""
+    from apps.life import common
+
+    common(parser)
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="in words; - reads stdin")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0, or 2 when there is no incident or the note cannot be written."""
+    from pathlib import Path
+
+    from apps import life, moments
+    from apps.notebook import notebook
+    from apps.text import write
+    from rca.records import note
+
+    book = notebook(Path(args.path))
+    incident_id, notes = life.chosen(book, args.path, args.id)
+    text = life.text_of(args.text)
+    life.tell_place(book, args.path)
+    file = book.append(note(incident_id, moments.now(), "note", text, by=args.by))
+    write([f"{incident_id}: noted ({len(notes) + 1} notes in {file})"])
+    return 0
