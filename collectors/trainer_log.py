@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectors import _log_launcher as launcher
 from collectors import _log_progress as progress
 from collectors import _log_scheduler as scheduler
-from collectors._lines import blocks, garbage, is_text
+from collectors._lines import Block, blocks, garbage, is_text
 from collectors._log_json import event_of, message_of, object_of
 from collectors._log_lines import holding, texts, unwrapped
 from collectors._log_prefix import Line, parse, pieces
@@ -82,11 +82,14 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of one file: steps in batches as they come, the other tables at its end. Raises OSError where it cannot be opened."""
     log = _Log()
     before = ""
+    last: Block | None = None
     for block in blocks(source):
         if isinstance(block, Skip):
             yield block
+            log.breaks_off(last)
             continue
         yield from garbage(block)
+        last = block
         lines, at = texts(block), 0
         held = holding(lines, _WORDS)
         while at < len(lines):
@@ -160,6 +163,17 @@ class _Log:
         """The end of the file: what is open ends with it."""
         for stream in list(self._open):
             self._end(stream)
+
+    def breaks_off(self, last: Block | None) -> None:
+        """The stream broke off behind this block: what is open may lack its end, and a line cut in two tells no exception."""
+        number = last.last if last else 1
+        if last and not last.data.endswith(b"\n"):
+            for stream, opened in self._open.items():
+                if isinstance(opened, Chain) and self._fed_at[stream] == number:
+                    opened.exception, opened.text = None, ""
+        self.close()
+        if last:
+            self.rows.add(Line(number, "the log breaks off here: its end was not read"), Sighting("log_breaks_off", {}))
 
     def take_steps(self, rank_said: int | None) -> list[dict[str, Any]]:
         """The steps not yet given out; those that name no rank are of the rank that the file's name states."""

@@ -254,10 +254,17 @@ class TestProcessDeath:
         """Nobody; ranks of two hosts; more than a host; one that itself complained."""
         assert self.captured(gone).ask("process_death").status == "blind"
 
-    def test_a_rank_whose_files_are_all_lost_is_not_gone(self) -> None:
+    @pytest.mark.parametrize("what", ["torn", "lost"])
+    def test_how_one_ended_whose_log_was_not_read_to_its_end_is_open(self, what: str) -> None:
+        """The same roll-call that makes a rank gone when its whole log was read."""
         job = self.captured((2,))
-        job.rows["log_events"] = [row for row in job.rows["log_events"] if row["evidence_id"] != "log-2"]
-        assert job.ask("process_death").status == "blind"
+        if what == "torn":
+            job.log(2, "log_breaks_off", None, "the log breaks off here")
+        else:
+            job.rows["log_events"] = [row for row in job.rows["log_events"] if row["evidence_id"] != "log-2"]
+        found = job.only("process_death")
+        assert (found.sign, found.ranks, found.numbers["candidates"]) == ("end_unread", (), [2])
+        assert support([found], []).keys() == {("user_exception", ())}
 
     def test_clear_only_when_every_end_was_seen_and_good(self) -> None:
         job = Job()
@@ -439,6 +446,26 @@ class TestFirstException:
         assert (first.sign, first.ranks, first.numbers["exception"]) == ("raised", (0,), "KeyError")
         assert mention.sign == "outlived"
 
+    def test_a_traceback_torn_before_its_last_line_says_who_and_not_what(self) -> None:
+        job = self.raised(exception=None, text="").log(3, "log_breaks_off", None, "the log breaks off here")
+        found = job.only("first_exception")
+        assert (found.sign, found.ranks) == ("cut_off", (3,))
+        told = support([found], [])
+        assert max(told, key=lambda key: told[key][0]) == ("unknown", (3,))
+
+    def test_a_torn_one_accuses_nobody_where_other_logs_were_not_read_either(self) -> None:
+        job = self.raised(exception=None, text="").log(3, "log_breaks_off", None).log(6, "log_breaks_off", None)
+        found = job.only("first_exception")
+        assert (found.sign, found.ranks, found.numbers["candidates"]) == ("cut_off", (), [3])
+
+    def test_an_exception_that_is_told_goes_before_a_torn_one(self) -> None:
+        job = self.raised().log(0, "python_traceback", None, "", frames=["forward (model.py:10)"]).log(0, "log_breaks_off", None)
+        assert (job.only("first_exception").sign, job.only("first_exception").ranks) == ("raised", (3,))
+
+    def test_torn_logs_without_a_word_leave_the_question_open(self) -> None:
+        assert Job().ask("first_exception").status == "clear"
+        assert Job().log(3, "log_breaks_off", None).ask("first_exception").status == "blind"
+
     def test_the_same_on_all_ranks_accuses_nobody(self) -> None:
         job = Job()
         for rank in range(8):
@@ -589,6 +616,9 @@ class TestQuietLog:
         job = self.waiting(range(1, 8))
         job.rows["log_events"] = [row for row in job.rows["log_events"] if row["evidence_id"] != "log-0"]
         job.quiet("quiet_log")
+
+    def test_a_torn_log_is_not_quiet(self) -> None:
+        self.waiting(range(1, 8)).log(0, "log_breaks_off", None).quiet("quiet_log")
 
     def test_connections_lost_in_a_stop_are_no_complaint_of_waiting(self) -> None:
         announced().lost_peer((0, 1, 3, 4, 5, 6, 7), 19.9).quiet("quiet_log")

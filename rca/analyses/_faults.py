@@ -47,6 +47,7 @@ CLASS: Final[Mapping[str, int]] = {
     "raised": 3,
     "storage_error": 4,
     "loader_timed_out": 4,
+    "cut_off": 5,
 }
 OUTLIVABLE: Final = 3  # class from which on a program can catch a fault and go on
 MAX_COMPARED: Final = 32  # earliest faults that each other one is compared with
@@ -177,6 +178,8 @@ def kind_of(line: Line) -> str | None:
 
 
 def _kind_of_exception(line: Line) -> str:
+    if line.exception is None and not line.text.strip():
+        return "cut_off"  # a traceback without its last line
     where, text = " ".join(line.frames), f"{line.exception or ''} {line.text}"
     if line.exception == "MemoryError":
         return "host_memory_used_up"

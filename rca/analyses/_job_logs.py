@@ -14,7 +14,7 @@ import polars as pl
 from rca.clocks import Clocks, clocks
 from rca.types import Cite, Tables
 
-__all__ = ["READS", "JobLogs", "Line", "cite_line", "job_logs", "kernel_line", "place", "step_at_end"]
+__all__ = ["READS", "TORN", "JobLogs", "Line", "cite_line", "job_logs", "kernel_line", "place", "step_at_end"]
 
 READS = (
     "log_events",
@@ -32,6 +32,8 @@ READS = (
     "groups",
 )
 MAX_TEXT = 300
+TORN = "log_breaks_off"
+WRITES_ITSELF = frozenset({"worker_started", "train_progress", "python_traceback"})  # lines of a shared log that a rank itself writes
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,17 @@ class JobLogs:
         """All ranks of the job as far as known."""
         named = frozenset(self.hosts) | frozenset(self.pids) | {line.rank for line in self.lines if line.rank is not None}
         return named | frozenset(range(self.world_size or 0))
+
+    @cached_property
+    def read_to_the_end(self) -> frozenset[int]:
+        """Ranks whose own words were read to their end: a log that is torn, empty or not there tells nothing of how its rank ended."""
+        heard = {line.rank for line in self.lines if line.evidence_id in self.own_logs or line.signature in WRITES_ITSELF}
+        return frozenset(rank for rank in heard - self.torn if rank is not None)
+
+    @cached_property
+    def torn(self) -> frozenset[int]:
+        """Ranks of whose own words a file is torn."""
+        return frozenset(line.rank for line in self.lines if line.signature == TORN and line.rank is not None)
 
     def ranks_on(self, host: str | None) -> tuple[int, ...]:
         """Ranks of a host, sorted."""

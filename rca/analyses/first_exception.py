@@ -6,7 +6,9 @@
 3. The earliest outside the error of the clocks accuses its rank; several ranks that raise the same are accused together only when they name
    the same sample; else nobody is, and the candidates are listed.
 4. The same on nearly all ranks at once is no rank's fault: the cause is named, nobody is accused.
-5. An exception that its rank outlived (further steps, a good end) is mentioned and accuses nobody.
+5. A traceback that is torn before its last line says who raised, not what; and where other logs were not read to their end, not even who was
+   first.
+6. An exception that its rank outlived (further steps, a good end) is mentioned and accuses nobody.
 """
 
 from __future__ import annotations
@@ -34,6 +36,13 @@ SIGNS = {
     "raised": Sign("exception", ("user_exception", "unknown")),
     "storage_error": Sign("exception", ("storage_stall", "unknown")),
     "loader_timed_out": Sign("exception", ("data_stall", "storage_stall", "code_hang", "unknown")),
+    "cut_off": Sign(
+        "exception",
+        (
+            *("user_exception", "numeric_divergence", "bad_sample", "gpu_out_of_memory", "host_out_of_memory", "checkpoint_corrupt"),
+            *("storage_stall", "unknown"),
+        ),
+    ),
     "tie": Sign("tie", ("unknown",)),
     "outlived": Sign("mention", ()),
 }
@@ -52,6 +61,7 @@ _WHAT = {
     "raised": "its program raised",
     "storage_error": "storage refused a read or write",
     "loader_timed_out": "its data loader delivered nothing in time",
+    "cut_off": "it raised, and its log is torn before the line that says what",
 }
 
 
@@ -64,9 +74,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
     mentioned = [_outlived(told)] if told.outlived else []
     if own:
         return [_tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(case, told, own), *mentioned]
-    silent = sorted(told.logs.everyone - {line.rank for line in told.logs.lines})
+    silent = sorted((told.logs.everyone - {line.rank for line in told.logs.lines}) | told.logs.torn)
     if silent and not told.first and not mentioned:
-        raise NotEnoughEvidence(f"no rank that was heard raised an exception of its own, but {ranks_text(silent)} left no log")
+        raise NotEnoughEvidence(
+            f"no rank that was heard raised an exception of its own, but {ranks_text(silent)} left no log that could be read to its end"
+        )
     return mentioned
 
 
@@ -78,9 +90,12 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
     samples = sorted({sample for line in lines for sample in line.sample_ids})
     same_sample = len({line.sample_ids for line in lines if line.sample_ids}) == 1 and not told.is_everywhere
     ranks = everybody if len(faults) == 1 or (fault.kind == "bad_sample" and same_sample) else ()
+    if fault.kind == "cut_off" and not logs.everyone - set(everybody) <= logs.read_to_the_end:
+        ranks = ()  # it may only follow, and so it would have said
     text = f"{fault.line.exception}: {fault.line.text}" if fault.line.exception else fault.line.text
+    quoted = f" ({text.strip()[:200]})" if text.strip() else ""
     where = f" on {', '.join(logs.hosts_of(everybody))}" if ranks and logs.hosts_of(everybody) else ""
-    says = f"{ranks_text(everybody)}{where}: {_WHAT[fault.kind]} ({text.strip()[:200]})"
+    says = f"{ranks_text(everybody)}{where}: {_WHAT[fault.kind]}{quoted}"
     if told.is_everywhere:
         says += "; nearly all ranks raised the same at once, so no rank is to blame"
     elif not ranks:

@@ -7,6 +7,7 @@
    evidence ties to a rank accuses the one rank of the host that no other process is known of, else nobody.
 4. Where logs tell no death: one rank, or all of one host, whose log breaks off without a complaint and that left neither dump nor stack while
    the others have both and lost connections, is gone.
+   Where its log is torn, empty or not there, whether it raised or was killed is not told: both are kept (`end_unread`).
 5. `clear` only when every rank was seen to end well.
 """
 
@@ -19,11 +20,11 @@ import polars as pl
 
 from rca.analyses._alive import was_seen_after
 from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, story
-from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, step_at_end
+from rca.analyses._job_logs import READS, TORN, JobLogs, Line, cite_line, step_at_end
 from rca.analyses._memory_kills import memory_kills
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
-from rca.types import Finding, Sign, Tables
+from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("ranks",)
 USES = tuple(table for table in READS if table not in NEEDS)
@@ -37,6 +38,7 @@ SIGNS = {
     "memory_killed_on_host": Sign("death", ("host_out_of_memory",)),
     "rank_gone": Sign("silent", ("process_killed", "host_out_of_memory", "user_exception", "unknown")),
     "host_gone": Sign("death", ("host_lost", "process_killed", "unknown")),
+    "end_unread": Sign("unread", ("user_exception",)),
 }
 
 AROUND = timedelta(minutes=10)  # before the first and after the last line of the job: memory kills there may still be of it
@@ -64,6 +66,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     gone = _gone(case, told)
     if gone:
         return [_gone_finding(case, told, gone)]
+    if unread := _unread(case, told):
+        return [_unread_finding(case, told, unread)]
     _check_all_seen(told)
     return ()
 
@@ -126,25 +130,57 @@ def _on_host(logs: JobLogs, kills: Sequence[Line]) -> Finding:
     )
 
 
+def _untraced(case: Tables, logs: JobLogs) -> frozenset[int]:
+    """Ranks that left neither a dump nor a stack when most others were captured; none where the capture was no roll-call."""
+    dumped = case.table("dumps").select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()
+    stacked = case.table("stacks").filter(pl.col("dump_status") == "ok").select(pl.col("rank").drop_nulls().unique()).collect()
+    traced = {*dumped, *stacked["rank"].to_list()}
+    return logs.everyone - traced if len(traced) >= TRACED_SHARE * len(logs.everyone) else frozenset()
+
+
 def _gone(case: Tables, told: Story) -> tuple[int, ...]:
     """The one rank, or all ranks of the one host, that stopped writing and left nothing when the others were captured."""
     logs = told.logs
-    dumped = case.table("dumps").select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()
-    stacks = (
-        case.table("stacks").filter(pl.col("dump_status") == "ok").select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()
-    )
-    traced = set(dumped) | set(stacks)
-    gone = logs.everyone - traced
-    heard = {line.rank for line in logs.lines if line.evidence_id in logs.own_logs}
+    gone = _untraced(case, logs)
     complaints = [line for line in logs.lines if complains(line)]
-    if told.first or not gone or not gone <= heard or len(traced) < TRACED_SHARE * len(logs.everyone):
+    heard = {line.rank for line in logs.lines if line.evidence_id in logs.own_logs}
+    if told.first or not gone or not gone <= heard & logs.read_to_the_end:
         return ()
+    traced = logs.everyone - gone
     lost = [line for line in complaints if line.rank in traced and line.signature not in TIMED_OUT and not _after_stop(line, told)]
     hosts = logs.hosts_of(gone)
     whole_host = len(hosts) == 1 and logs.ranks_on(hosts[0]) == tuple(sorted(gone))
     if not lost or any(line.rank in gone for line in complaints) or not (len(gone) == 1 or whole_host):
         return ()
     return tuple(sorted(gone))
+
+
+def _unread(case: Tables, told: Story) -> tuple[int, ...]:
+    """Ranks that left nothing when the others were captured, and whose last words were not read."""
+    if told.first or told.stop.is_asked:
+        return ()
+    return tuple(sorted(_untraced(case, told.logs) - told.logs.read_to_the_end))
+
+
+def _unread_finding(case: Tables, told: Story, unread: tuple[int, ...]) -> Finding:
+    logs = told.logs
+    torn = [line for line in logs.lines if line.signature == TORN and line.rank in unread]
+    why = "breaks off where the file is torn" if torn else "was not there to read, or empty"
+    says = f"{ranks_text(unread)} left neither dump nor stack when the others were captured, and the log of how it ended {why}: "
+    says += "whether its program raised or something killed it is not told"
+    cites = tuple(map(cite_line, torn))[:MAX_CITES] or _known_by(case, unread)
+    return Finding("process_death", "end_unread", says, scope=f"unread {unread}", numbers={"candidates": list(unread)}, cites=cites)
+
+
+def _known_by(case: Tables, ranks: Sequence[int]) -> tuple[Cite, ...]:
+    """Where these ranks are named, else any rank is: that they should have been there."""
+    rows = (
+        case.table("ranks").filter(pl.col("rank").is_not_null()).sort(~pl.col("rank").is_in(list(ranks)), "rank", "evidence_id", "record")
+    )
+    found = (
+        rows.select("rank", "evidence_id", "record").collect().unique("rank", keep="first", maintain_order=True).head(min(4, len(ranks)))
+    )
+    return tuple(Cite("ranks", evidence_id, "", record, f"rank {rank}") for rank, evidence_id, record in found.iter_rows())
 
 
 def _after_stop(line: Line, told: Story) -> bool:

@@ -2,7 +2,8 @@
 
 1. Read from the logs who timed out in a collective, and who lost a connection. Whoever complains was waiting for somebody else.
 2. When every other rank complains, most of them of a time-out, the one rank whose log was read and does not complain never came: nobody
-   waits for himself. A rank whose log was not read is none; nor is it an answer when several are quiet, or when a rank had trouble of its own.
+   waits for himself. A rank whose log was not read (to its end) is none; nor is it an answer when several are quiet, or when a rank had
+   trouble of its own.
 3. A communication library that reports that two ends disagree on what they transfer says why, though not who: the reporter may well be the
    one that called the right thing. It explains why the reporter ended.
 """
@@ -43,7 +44,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     complaining = {line.rank for line in lines if complains(line)}
     reports = [line for line in lines if line.signature == "nccl_desync_report"]
     found = [_disagreement(reports)] if reports else []
-    quiet = sorted({line.rank for line in lines if line.rank is not None and _is_own_log(line, told)} - complaining)
+    quiet = sorted({line.rank for line in lines if line.rank is not None and _is_own_log(line, told)} - complaining - told.logs.torn)
     everyone = told.logs.everyone
     if len(everyone) >= MIN_RANKS and len(quiet) == 1 and complaining >= everyone - set(quiet) and 2 * len(timed_out) >= len(everyone):
         found.append(_quiet(told, quiet[0], timed_out))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -419,6 +420,42 @@ def test_every_pattern_s_word_stands_in_what_it_fits_and_every_signature_is_desc
     assert {row["signature"] for row in patterns} <= {*signatures, ""}
     assert all(row["word"] == row["word"].lower() for row in patterns)
     assert set(_log_signatures.words()) == {row["word"] for row in patterns}
+
+
+RAISED = """Mar  4 05:06:07 host-a step 3 | loss 2.0
+[rank5]: Traceback (most recent call last):
+[rank5]:   File "/opt/train.py", line 342, in <module>
+[rank5]:     main()
+[rank5]: AssertionError: rank 5: found NaN in local grad norm
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "exception", "text"),
+    [
+        (RAISED, "AssertionError", "rank 5: found NaN in local grad norm"),
+        (RAISED[:-9], None, ""),
+        (RAISED[: RAISED.index("[rank5]: Asser") + 12], None, ""),
+        (RAISED[: RAISED.index("[rank5]: Asser")], None, ""),
+    ],
+)
+def test_a_torn_log_says_where_and_a_line_cut_in_two_tells_no_exception(
+    kept: str, exception: str | None, text: str, tmp_path: Path
+) -> None:
+    packer = zlib.compressobj(wbits=31)
+    packed = packer.compress(kept.encode()) + packer.flush(zlib.Z_FULL_FLUSH)  # the end-of-stream marker never comes
+    (tmp_path / "rank_5.log.gz").write_bytes(packed)
+    source = trainer_log.Source("rank_5.log.gz", tmp_path / "rank_5.log.gz", len(packed), "gzip")
+    found, skips = rows_of(trainer_log, source)
+    raised = next(row for row in found["log_events"] if row["frames"])
+    assert (raised["exception"], raised["message"], raised["rank"], raised["record"]) == (exception, text, 5, "L2")
+    torn = found["log_events"][-1]
+    assert (torn["signature"], torn["rank"], torn["record"]) == ("log_breaks_off", 5, f"L{len(kept.splitlines())}")
+    assert len(skips) == 1
+
+
+def test_a_log_that_is_whole_breaks_off_nowhere(tmp_path: Path) -> None:
+    assert {row["signature"] for row in events(tmp_path, RAISED.rstrip())} == {"train_progress", "loss_nan"}
 
 
 # Claims
