@@ -144,6 +144,9 @@ def event_timeline(events: pl.DataFrame, *, began_at: datetime | None = None, su
         )  # fmt: skip
     if began_at is not None:
         figure.add_vline(x=began_at, line={"color": RED, "dash": "dot", "width": 1.5})
+        figure.add_annotation(
+            x=began_at, y=1, yref="paper", text="fault", showarrow=False, font={"color": RED}, xanchor="left", yanchor="top", xshift=3
+        )
     shown_of = f"{len(lanes)} of {first.height} hosts" if first.height > len(lanes) else f"{first.height} hosts"
     clock = "UTC" if drawn["is_utc"].all() else "as printed, zone not told" if not drawn["is_utc"].any() else "UTC; open marks: as printed"
     figure.update_layout(title=_title(f"First of each kind of event, {shown_of}" + (" (earliest)" if first.height > len(lanes) else "")))
@@ -177,9 +180,10 @@ def rank_grid(states: pl.DataFrame, links: Sequence[tuple[int, int]] = ()) -> Fi
             texts[y][x] += f"<br>waits for {', '.join(awaited[cell['key']][:3])}{', ...' * (len(awaited[cell['key']]) > 3)}"
         hovers[y][x] = cell["hover"]
     figure = _figure(max(190, min(330, 62 + 34 * height)))
+    gap = 2 if len(cells) <= 4 * LABELLED else 1
     figure.add_heatmap(
         z=z, text=texts, texttemplate="%{text}", customdata=hovers, hovertemplate="%{customdata}<extra></extra>", hoverongaps=False,
-        zmin=0, zmax=len(RANK_STATES), colorscale=_steps(STATE_COLOURS), showscale=False, xgap=2, ygap=2, textfont={"color": "#1B1F24"},
+        zmin=0, zmax=len(RANK_STATES), colorscale=_steps(STATE_COLOURS), showscale=False, xgap=gap, ygap=gap, textfont={"color": "#1B1F24"},
     )  # fmt: skip
     counts = dict(states.group_by("state").len().iter_rows())
     for state, colour in zip(RANK_STATES, STATE_COLOURS, strict=True):
@@ -365,7 +369,7 @@ def _figure(height: int) -> Figure:
     figure.update_layout(
         template="none", height=height, margin={"l": 10, "r": 10, "t": 64, "b": 10}, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
         font={"color": INK, "size": 13}, legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
-        bargap=0.25, hoverlabel={"align": "left"},
+        bargap=0.25, hoverlabel={"align": "left"}, uniformtext={"minsize": 11, "mode": "hide"}, showlegend=True,
     )  # fmt: skip
     figure.update_xaxes(automargin=True, gridcolor="rgba(128,128,128,0.25)", zeroline=False)
     figure.update_yaxes(automargin=True, gridcolor="rgba(128,128,128,0.15)", zeroline=False)

@@ -30,7 +30,6 @@ OPTIONS: Final[dict[str, Any]] = {  # streamlit's settings; given here they beat
     "browser.gatherUsageStats": False,
     "client.toolbarMode": "minimal",
     "client.showErrorDetails": "none",  # a fault of ours is told on stderr
-    "client.showSidebarNavigation": False,  # of the folder `pages`: this file lists it itself
     "logger.hideWelcomeMessage": True,
     "logger.level": "error",
     "global.developmentMode": False,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+
+from rca.tables import TABLES
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
     from rca.types import Tables
 
-__all__ = ["first_events", "rank_states", "wait_links"]
+__all__ = ["first_events", "rank_states", "stages_so_far", "wait_links"]
 
 FULL_STAMP = "%Y-%m-%dT%H:%M:%S%.f"  # of a printed local time that names its year
 EVENTS = pl.Schema(
@@ -157,3 +160,25 @@ def wait_links(case: Tables) -> list[tuple[int, int]]:
 
     graph = case.derive(build_waits)
     return sorted((rank, other) for rank in graph.first for other in graph.ways_out(rank))
+
+
+def stages_so_far(notes: pl.DataFrame) -> pl.DataFrame:
+    """Stages of an incident that is not closed, as its notes tell them; columns of the table `stages` but for the incident and its place."""
+    from rca.incident import stages_of
+    from rca.records import instant
+
+    told = []
+    for row in notes.iter_rows(named=True):
+        data = json.loads(row["data"] or "{}")
+        told.append({"kind": row["kind"], "text": row["text"] or "", "by": row["author"], "data": data if isinstance(data, dict) else {}})
+    rows = [
+        {
+            "stage": stage["stage"],
+            "started_at": instant(stage["started_at"]),
+            "ended_at": instant(stage["ended_at"]),
+            "budget_s": stage["budget_s"],
+            "origin": stage["origin"],
+        }
+        for stage in stages_of(told)
+    ]
+    return TABLES["stages"].rows(rows)

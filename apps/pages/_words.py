@@ -22,7 +22,6 @@ STYLE = """<style>
 .stText {white-space: pre-wrap; overflow-wrap: anywhere}
 .st-key-headline .stText {font-size: 1.45rem; font-weight: 600; line-height: 1.3}
 .st-key-where .stText {opacity: 0.7; font-size: 0.85rem}
-.st-key-lines .stText {font-family: monospace; font-size: 0.85rem}
 </style>"""
 
 

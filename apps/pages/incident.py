@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from apps.pages._words import chart, fact, quote, say, table
@@ -46,7 +46,7 @@ def _answer(look: Look) -> None:
     """Who, why, how sure, proven or not, what to do."""
     import streamlit as st
 
-    from apps.text import headline, percent
+    from apps.headline import condition, headline, percent
     from rca.causes import CAUSES
 
     judgement = look.judgement
@@ -55,6 +55,7 @@ def _answer(look: Look) -> None:
         say(f"{look.path}: {look.num_files:,} files, job {judgement.roster.job_id}, attempt {judgement.roster.attempt}")
     with st.container(key="headline"):
         say(headline(judgement))
+    say(condition(judgement))
     cause = CAUSES.get(verdict.cause)
     sure = f"{percent(verdict.ranks_probability)} of the ranks, " if verdict.ranks else ""
     action = "a person must look" if advice.action == "human" else advice.action.replace("_", " ")
@@ -87,10 +88,15 @@ def _who(judgement: Judgement) -> str:
 
 def _when(judgement: Judgement) -> str:
     verdict = judgement.verdict
-    at = verdict.failed_at.strftime("%Y-%m-%d %H:%M:%S UTC") if verdict.failed_at else "no evidence with a date and zone tells"
+    at = _utc(verdict.failed_at) if verdict.failed_at else "no evidence with a date and zone tells"
     order = {"collective": "the order of calls", "wait": "who waits for whom", "clock": "clocks", "log": "the order in the logs"}
     by = f"; ordered by {order[verdict.ordered_by]}" if verdict.ordered_by else ""
     return f"{at}{f', step {verdict.step}' if verdict.step is not None else ''}{by}"
+
+
+def _utc(at: Any) -> str:
+    """An instant to the millisecond: faults of a job lie closer together than a second."""
+    return f"{at.strftime('%Y-%m-%d %H:%M:%S')}.{at.microsecond // 1000:03d} UTC"
 
 
 def _some(ranks: Sequence[int], limit: int = 12) -> str:
@@ -107,19 +113,20 @@ def _ranks(look: Look) -> None:
     states = look.states
     if not states.height:
         return
-    worst = pl.col("state").replace_strict({name: i for i, name in enumerate(RANK_STATES)}, return_dtype=pl.Int64)
-    odd = states.filter(pl.col("state") != RANK_STATES[-1]).sort(worst, "rank")
-    left, right = st.columns([3, 2], gap="medium") if states.height > LABELLED else (st.container(), None)
+    if states.height <= LABELLED:
+        chart(rank_grid(states, look.links), key="rank_grid")
+        return
+    left, right = st.columns([2, 1], gap="medium")
     with left:
         chart(rank_grid(states, look.links), key="rank_grid")
-    if right is not None:
-        with right:
-            st.caption(
-                f"Ranks with anything to tell: the first {MAX_OUTLIERS} of {odd.height:,}"
-                if odd.height > MAX_OUTLIERS
-                else "Ranks with anything to tell"
-            )
-            table(odd.head(MAX_OUTLIERS).select("rank", "host", "state", "says"), key="outliers")
+    usual, num_usual = states["state"].value_counts().sort("count", "state", descending=True).row(0)
+    worst = pl.col("state").replace_strict({name: i for i, name in enumerate(RANK_STATES)}, return_dtype=pl.Int64)
+    odd = states.filter(pl.col("state") != usual).sort(worst, "rank")
+    with right:
+        st.caption(f"{odd.height:,} rank{'s' * (odd.height != 1)}, all but the {num_usual:,} of state: {usual}")
+        if odd.height > MAX_OUTLIERS:
+            st.caption(f"the first {MAX_OUTLIERS} of them")
+        table(odd.head(MAX_OUTLIERS).select("rank", "state", "host", "says"), key="outliers")
 
 
 def _evidence(look: Look) -> None:
@@ -155,16 +162,15 @@ def _finding(look: Look, number: int, finding: Finding, aside: str) -> None:
 
 def _cite(look: Look, cite: Cite) -> None:
     """A place in a file: what was read there, and around a line its neighbours."""
-    import streamlit as st
-
     say(f"{cite.path} {cite.record}")
     found = look.excerpt(cite)
     if not found.lines:
         quote([cite.text])
-        st.caption("As it was read from the file.")
         if found.why and cite.record.startswith("L"):
             say(found.why)
         return
+    if not any(cite.text in text for number, text in found.lines if number == found.hit):
+        quote([cite.text])  # of a traceback that begins at the line, or as a reader took it apart
     width = len(str(found.lines[-1][0]))
     quote(f"{'>' if number == found.hit else ' '} {number:{width}}  {text}" for number, text in found.lines)
 
@@ -206,12 +212,12 @@ def _untold(look: Look) -> None:
     events = look.events.filter("is_utc")
     failed_at = look.judgement.verdict.failed_at
     say("No incident was opened on this evidence, so nobody told when it was noticed and dealt with. What the evidence tells:")
-    say(f"the fault: {failed_at.strftime('%Y-%m-%d %H:%M:%S UTC') if failed_at else 'no instant'}")
+    say(f"the fault: {_utc(failed_at) if failed_at else 'no instant'}")
     if events.height:
         calls = events.filter(events["kind"] == "last recorded call")["at"]
         for name, at in (("last recorded call of the first rank to stop", calls.min()), ("last recorded call of any rank", calls.max())):
             if at is not None:
-                say(f"{name}: {at.strftime('%Y-%m-%d %H:%M:%S UTC')}")  # type: ignore[union-attr]
+                say(f"{name}: {_utc(at)}")
     quote([f"rca open {look.path}"])
 
 
@@ -248,10 +254,13 @@ def _of_incident(look: Look, ids: Sequence[str]) -> None:
     import streamlit as st
 
     from apps.charts import stage_timeline
+    from apps.scene import stages_so_far
     from rca.causes import WHOLE_BUDGET_S
 
     chosen = ids[0] if len(ids) == 1 else ids[st.selectbox("Incident", range(len(ids)), format_func=lambda i: ids[i]) or 0]
+    notes = look.tables["notes"].filter(pl.col("incident_id") == chosen).sort("noted_at", nulls_last=True)
     stages = look.tables["stages"].filter(pl.col("incident_id") == chosen)
+    stages = stages if stages.height else stages_so_far(notes)
     timed = stages.filter(pl.col("started_at").is_not_null())
     if timed.height:
         chart(stage_timeline(stages), key="stages")
@@ -263,13 +272,21 @@ def _of_incident(look: Look, ids: Sequence[str]) -> None:
         table(rows, key="stage_rows", labels=("stage", "began (UTC)", "took, s", "budget, s", "told by"))
     else:
         say("no stage of this incident is timed")
-    notes = look.tables["notes"].filter(pl.col("incident_id") == chosen).sort("noted_at", nulls_last=True)
     if notes.height:
         st.caption("Notes, oldest first")
-    for note in notes.iter_rows(named=True):
-        at = note["noted_at"].strftime("%Y-%m-%d %H:%M:%S UTC") if note["noted_at"] else "no time"
-        by = f" by {note['author']}" if note["author"] else ""
-        say(f"{at}  {note['kind']}{by}: {note['text'] or ''}")
+    with st.container(gap=None):
+        for note in notes.iter_rows(named=True):
+            at = _utc(note["noted_at"]) if note["noted_at"] else "no time"
+            by = f" by {note['author']}" if note["author"] else ""
+            say(f"{at}  {note['kind']}{by}{_stage_words(note)}: {note['text'] or ''}")
+
+
+def _stage_words(note: Mapping[str, Any]) -> str:
+    """Which stage a note is about."""
+    import json
+
+    data = json.loads(note["data"] or "{}") if note["kind"] == "stage" else {}
+    return f" {data['stage']}" if isinstance(data, dict) and data.get("stage") else ""
 
 
 def _unseen(look: Look) -> None:
@@ -278,12 +295,23 @@ def _unseen(look: Look) -> None:
 
     from apps.text import alternative_lines, unseen_lines
 
-    lines = [line for line in unseen_lines(look.judgement, look.skips) if line][1:]
     st.subheader("Not seen")
-    with st.container(key="lines", gap=None):
-        for line in lines or ["  nothing that this version knows to look for is missing"]:
+    with st.container(gap=None):
+        for line in _joined(unseen_lines(look.judgement, look.skips)[1:]) or ["nothing that this version knows to look for is missing"]:
             say(line)
-    if others := [line for line in alternative_lines(look.judgement) if line][1:]:
+    if others := [line.strip() for line in alternative_lines(look.judgement) if line][1:]:
         st.subheader("Otherwise")
-        for line in others:
-            say(line.strip())
+        with st.container(gap=None):
+            for line in others:
+                say(line)
+
+
+def _joined(lines: Sequence[str]) -> list[str]:
+    """Lines broken for a terminal, whole again."""
+    whole: list[str] = []
+    for line in filter(None, lines):
+        if line.startswith("    ") and whole:
+            whole[-1] += f" {line.strip()}"
+        else:
+            whole.append(line.strip())
+    return whole
