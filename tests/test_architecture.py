@@ -38,12 +38,13 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/timing_sets.py": (FOUNDATION, ("polars",)),
     "rca/weighing.py": (FOUNDATION, ()),
     "rca/diagnose.py": ((*FOUNDATION, "rca.roster", "rca.weighing"), ("polars", "numpy")),
-    "rca/advise.py": ((*FOUNDATION, "rca.roster", "rca.commands"), ("polars", "numpy")),
+    "rca/advise.py": ((*FOUNDATION, "rca.roster", "rca.commands", "rca.checkpoints"), ("polars", "numpy")),
+    "rca/checkpoints.py": (FOUNDATION, ("polars",)),
     "rca/commands.py": ((*FOUNDATION, "rca.roster"), ()),
     "rca/reading.py": (FOUNDATION, ("polars",)),
     "rca/questions.py": (FOUNDATION, ("polars",)),
     "rca/case.py": (ENGINE, ("polars", "duckdb", "numpy")),
-    "rca/judge.py": ((*FOUNDATION, "rca.roster", "rca.questions", "rca.diagnose", "rca.advise"), ("polars",)),
+    "rca/judge.py": ((*FOUNDATION, "rca.roster", "rca.questions", "rca.diagnose", "rca.advise", "rca.checkpoints"), ("polars",)),
     "rca/triage.py": ((*ENGINE, "rca.case", "rca.judge", "rca.analyses._*"), ("polars", "numpy")),
     "rca/records.py": (FOUNDATION, ()),
     "rca/incident.py": ((*FOUNDATION, "rca.records"), ()),
@@ -68,6 +69,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "apps/charts.py": (("rca", "rca.*", "apps.*"), ("polars", "plotly")),
     "apps/explorer.py": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
     "apps/pages/*": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
+    "apps/verbs/capture.py": (("rca", "rca.*", "apps.*", "collectors._capture_*"), ()),
     "apps/*": (("rca", "rca.*", "apps.*"), ("polars", "numpy")),
 }
 IN_FUNCTIONS_ONLY = ("torch", "sklearn", "scipy", "duckdb", "plotly", "streamlit", "zstandard", "pynvml")

@@ -8,5 +8,7 @@
 from __future__ import annotations
 
 from rca.probes._replay_plan import plan_document as plan
+from rca.probes._replay_run import run_plan as run
+from rca.replay import judge_replays as judge
 
-__all__ = ["plan"]
+__all__ = ["judge", "plan", "run"]
