@@ -64,7 +64,7 @@ def mean_time_to_failure(nodes: float, per_1000_node_days: float) -> float:
 def lower_ratio(*, mttf_h: float, recover_h: float, interval_h: float, write_h: float = 0.0) -> float:
     """Expected share of time that trains, closed form: (1 - (u0 + dt/2) / M) / (1 + w / dt). Source: Meta, HPCA'25.
 
-    A lower bound at high loss: it lets no failure fall into a recovery.
+    A lower bound where writing costs nothing (w = 0), and far too low at high loss: it lets no failure fall into a recovery.
     """
     return (1.0 - (recover_h + interval_h / 2.0) / mttf_h) / (1.0 + write_h / interval_h)
 
