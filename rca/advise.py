@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rca.causes import CAUSES
+from rca.checkpoints import Save
 from rca.commands import commands, node_name
 from rca.roster import Roster
 from rca.types import Advice, Finding, Verdict
@@ -34,8 +35,11 @@ _OF_CAUSE = {  # where more can be said than of the action
 }
 
 
-def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = ()) -> Advice:
-    """The first action: that of the cause. Hosts are evicted only when the cause lies in hardware or network and a rank is named."""
+def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), save: Save | None = None) -> Advice:
+    """The first action: that of the cause. Hosts are evicted only when the cause lies in hardware or network and a rank is named.
+
+    `save` is the newest checkpoint from before the fault that the evidence names: where a rollback goes.
+    """
     action = CAUSES[verdict.cause].action
     if action == "replace" and not verdict.hosts and not verdict.ranks:
         action = "human"  # a group is named, no machine: nothing can be replaced yet
@@ -48,8 +52,9 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = ()) -
         evict_ranks=evict_ranks,
         evict_group=group,
         innocent_hosts=(),
-        because=_because(verdict, action, findings),
+        because=_because(verdict, action, findings) + (_checkpoint(save) if action == "rollback" else ""),
         commands=commands(verdict, roster, evict),
+        checkpoint=save.name if save is not None and action == "rollback" else None,
     )
 
 
@@ -70,6 +75,13 @@ def _because(verdict: Verdict, action: str, findings: Sequence[Finding]) -> str:
         return "nothing points anywhere yet: collect recorder dumps and two rounds of stacks of every rank, and ask again"
     since = f"step {verdict.step}" if verdict.step is not None else "it"
     return _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since)
+
+
+def _checkpoint(save: Save | None) -> str:
+    """The checkpoint to go back to, with the place that names it; that none was seen is said too."""
+    if save is None:
+        return "; no log here names a checkpoint saved before it"
+    return f"; the newest that a log names is {save.name}, saved at step {save.step} ({save.path} {save.record})"
 
 
 def _samples(data: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from rca.advise import advise
+from rca.checkpoints import newest_save
 from rca.diagnose import diagnose
 from rca.questions import ask_all, verdict_frames
 from rca.roster import Roster, roster
@@ -39,7 +40,8 @@ def judge(case: Tables) -> Judgement:
     who = roster(case)
     outcomes = tuple(with_hosts(outcome, who) for outcome in ask_all(case))
     verdict = diagnose(outcomes, who)
-    return Judgement(outcomes, verdict, advise(verdict, who, [f for o in outcomes for f in o.findings]), who)
+    save = newest_save(case, step=verdict.step, at=verdict.failed_at)
+    return Judgement(outcomes, verdict, advise(verdict, who, [f for o in outcomes for f in o.findings], save), who)
 
 
 def with_hosts(outcome: Outcome, who: Roster) -> Outcome:
