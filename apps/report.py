@@ -110,7 +110,7 @@ def _incident(row: Mapping[str, Any]) -> dict[str, Any]:
         "evicted": sorted(row["evicted"] or []),
         "recovered_s": recovered,
         "budget_s": WHOLE_BUDGET_S,
-        "is_over": None if recovered is None else recovered > WHOLE_BUDGET_S,
+        "is_over": recovered > WHOLE_BUDGET_S if recovered is not None and row["kind"] == "failure" else None,
         "lost_gpu_h": None if row["lost_gpu_s"] is None else row["lost_gpu_s"] / 3600.0,
     }
 

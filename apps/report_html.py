@@ -29,25 +29,28 @@ body { margin: 0 auto; padding: 2rem 1.5rem 4rem; max-width: 76rem; background: 
 h1 { margin: 0; font-size: 1.7rem; } h2 { margin: 2.6rem 0 .6rem; font-size: 1.2rem; } p { margin: .5rem 0; max-width: 60rem; }
 .soft { color: var(--soft); } .bad { color: var(--bad); font-weight: 600; }
 .lead { font-size: 1.1rem; margin: 1rem 0 1.4rem; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(14rem, 1fr)); gap: .8rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: .8rem; margin-bottom: 1rem; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; }
 .tile b { display: block; font-size: 1.6rem; line-height: 1.25; } .tile span { display: block; color: var(--soft); font-size: .85rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .88rem; }
+.wide { overflow-x: auto; margin-bottom: 1.2rem; } table { border-collapse: collapse; width: 100%; font-size: .88rem; }
 th, td { text-align: left; border-bottom: 1px solid var(--line); padding: .35rem .7rem .35rem 0; vertical-align: top; }
-th { color: var(--soft); font-weight: 600; white-space: nowrap; } td { overflow-wrap: anywhere; }
-td.num, th.num { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; } td.id { white-space: nowrap; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(30rem, 1fr)); gap: 1rem; }
+th { color: var(--soft); font-weight: 600; white-space: nowrap; } td { overflow-wrap: break-word; }
+td.num, th.num { padding-left: .7rem; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; } td.id { white-space: nowrap; }
+.charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1rem; }
+@media (max-width: 60rem) { .charts { grid-template-columns: minmax(0, 1fr); } }
 .chart { min-width: 0; border: 1px solid var(--line); border-radius: 8px; padding: .4rem; overflow: hidden; }
 .own { background: var(--card); border-left: 3px solid var(--line); padding: .6rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 @media print { body { max-width: none; } .chart, tr { break-inside: avoid; } }
 """
 TILES: Final = ("failures", "mtbf", "mttr_median", "effective_ratio", "lost_gpu_h", "planned_interruptions")
 CHARTS: Final = ("interruptions_by_week", "mttr_by_stage", "lost_time_by_cause", "platform_vs_planned")
-CHART_CONFIG: Final = {"displaylogo": False, "responsive": True}
+CHART_CONFIG: Final = {"displayModeBar": False, "responsive": True}
 FOOT: Final = (
     "How each figure is defined: docs/reliability.md. Times are UTC. Planned interruptions are never counted against the platform."
 )
+MAX_TEXT: Final = 600  # of a cell: a record may hold any text
 Mark = Callable[[int, str], str]
+HOSTS: Final = 4
 TOO_LONG: Final = 6  # column of an incident's time to recover
 
 
@@ -73,11 +76,12 @@ def page(document: Mapping[str, Any], frames: Mapping[str, pl.DataFrame], writte
 
 
 def _text(value: object) -> str:
-    return html.escape(one_line(str(value)), quote=True)
+    line = one_line(str(value))
+    return html.escape(line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]} ...", quote=True)
 
 
 def _lines(text: str) -> str:
-    return "\n".join(_text(line) for line in text.strip().splitlines())
+    return "\n".join(html.escape(one_line(line)) for line in text.strip().splitlines())
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = (), mark: Mark | None = None) -> str:
@@ -131,7 +135,7 @@ def _happened(document: Mapping[str, Any]) -> list[str]:
     rows = (words.incident_row(row) for row in document["incidents"])
 
     def mark(place: int, text: str) -> str:
-        return "bad" if place == TOO_LONG and "over budget" in text else "id" if place < 2 else ""
+        return "bad" if place == TOO_LONG and "over budget" in text else "id" if place < 3 or (place == HOSTS and ", " not in text) else ""
 
     return ["<h2>What happened</h2>", _table(header, rows, right=(TOO_LONG,), mark=mark)]
 

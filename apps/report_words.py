@@ -37,7 +37,7 @@ def quantity(value: float | None, unit: str) -> str:
         return seconds(value)
     if unit == "tokens":
         return f"{value:,.0f} tokens" if value < 1e6 else f"{value / 1e9:,.2f} billion tokens"
-    digits = 0 if value == int(value) or value >= 1000 else 2 if value < 100 else 1
+    digits = 0 if value == int(value) or value >= 1000 else 2 if value < 20 else 1
     return f"{value:,.{digits}f} {unit.replace('1/1000 node-days', 'per 1,000 node-days')}"
 
 
@@ -59,7 +59,8 @@ def basis(figure: Row) -> str:
     parts = []
     top, bottom = figure["numerator"], figure["denominator"]
     if top is not None and bottom is not None:
-        parts.append(f"{_plain(top)} / {_plain(bottom)}")
+        unit = f" {figure['unit']}" if figure["unit"] in ("h", "s") else ""
+        parts.append(f"{_plain(top)}{unit} / {_plain(bottom)}")
     elif figure["n"]:
         parts.append(f"of {figure['n']:,}")
     if figure["low"] is not None:

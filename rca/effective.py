@@ -60,7 +60,7 @@ def effective(ledger: Ledger, window: Window) -> Iterable[Figure]:
     if wall and open_ended:
         why = f"at most: of {open_ended} interruptions the end or the recomputation is not recorded"
     for name, says, whole in (
-        ("effective_ratio", "effective training time / time under way, weighted by GPUs", wall),
+        ("effective_ratio", "effective training time / time under way, in GPU hours", wall),
         ("effective_ratio_unplanned", "the same without the time lost to planned stops alone", wall - only_planned),
     ):
         kept = (wall - lost) / HOUR_S
