@@ -24,6 +24,7 @@ __all__ = ["diagnose"]
 ENOUGH = 0.5  # probability from which ranks or a cause are named
 CONCURRENT_BITS = 7.0  # own support of a second, disjoint set of ranks to count as a fault of its own
 MAX_HYPOTHESES = 12
+PROVABLE = frozenset({"silent_data_corruption", "gpu_fault", "gpu_memory_fault", "host_fault"})  # causes that show as wrong bits
 WAITING = frozenset({"silent", "ring", "stuck", "tie"})  # families that rest on who waits for whom
 
 
@@ -112,19 +113,27 @@ def _verdict(
     awaited = _awaited(findings, ranks)
     telling = _telling(findings, cause, ranks, hypotheses)
     hosts = roster.hosts_of(ranks) or (() if roster.disputed & set(ranks) else _machine(about.layer, telling))
+    is_proven = cause in PROVABLE and bool(hosts) and set(hosts) == _proven_hosts(findings)
     return Verdict(
         cause=cause, layer=about.layer, attribution=about.attribution, probability=p_cause,
-        summary=_summary(cause, ranks, findings, roster), ranks=ranks, hosts=hosts,
+        summary=_summary(cause, ranks, findings, roster) + ("; proven by replay" if is_proven else ""), ranks=ranks, hosts=hosts,
         gpus=tuple(roster.gpus[rank] for rank in ranks if rank in roster.gpus), ranks_probability=p_ranks if ranks else 0.0,
         failed_at=_failed_at(telling, ranks, roster), step=_first_number(telling, "step"), data=_data(telling), last_collective=awaited,
         ordered_by=_ordered_by(awaited, telling, ranks),
-        concurrent=_has_second_fault(ranks, findings), proven=False, hypotheses=hypotheses,
+        concurrent=_has_second_fault(ranks, findings), proven=is_proven, hypotheses=hypotheses,
     )  # fmt: skip
 
 
 def _machine(layer: str, telling: Sequence[Finding]) -> tuple[str, ...]:
-    """The one host that a hardware fault sits on where it is not told which of its ranks it hit."""
+    """The one host that a hardware fault sits on where it is not told which of its ranks it hit, or those that a replay names."""
+    if telling and telling[0].numbers.get("proven_hosts"):
+        return telling[0].hosts
     return telling[0].hosts if layer == "hardware" and telling and len(telling[0].hosts) == 1 else ()
+
+
+def _proven_hosts(findings: Sequence[Finding]) -> set[str]:
+    """Hosts that a replay, not an inference, shows to compute wrong bits."""
+    return {host for f in findings for host in f.numbers.get("proven_hosts", ())}
 
 
 def _telling(findings: Sequence[Finding], cause: str, ranks: Suspects, hypotheses: Sequence[Hypothesis]) -> list[Finding]:
