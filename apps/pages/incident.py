@@ -56,6 +56,7 @@ def _answer(look: Look) -> None:
     with st.container(key="headline"):
         say(headline(judgement))
     say(condition(judgement))
+    _overruled(look)
     cause = CAUSES.get(verdict.cause)
     sure = f"{percent(verdict.ranks_probability)} of the ranks, " if verdict.ranks else ""
     action = "a person must look" if advice.action == "human" else advice.action.replace("_", " ")
@@ -75,6 +76,27 @@ def _answer(look: Look) -> None:
     if advice.commands:
         st.caption("Commands, to be checked and run by a person")
         quote(advice.commands)
+
+
+def _overruled(look: Look) -> None:
+    """What a person put in the place of the tool's words, newest last."""
+    import polars as pl
+
+    for note in look.tables["notes"].filter(pl.col("kind") == "overrule").sort("noted_at", nulls_last=True).iter_rows(named=True):
+        stated = ", ".join(f"{name} {_words(value)}" for name, value in sorted(_data(note).items()))
+        fact("Overruled by a person", f"{stated}: {note['text'] or 'no reason given'}")
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) or "nobody" if isinstance(value, list) else str(value).replace("_", " ")
+
+
+def _data(note: Mapping[str, Any]) -> dict[str, Any]:
+    """What a note states beside its words."""
+    import json
+
+    data = json.loads(note["data"] or "{}")
+    return data if isinstance(data, dict) else {}
 
 
 def _who(judgement: Judgement) -> str:
@@ -283,10 +305,7 @@ def _of_incident(look: Look, ids: Sequence[str]) -> None:
 
 def _stage_words(note: Mapping[str, Any]) -> str:
     """Which stage a note is about."""
-    import json
-
-    data = json.loads(note["data"] or "{}") if note["kind"] == "stage" else {}
-    return f" {data['stage']}" if isinstance(data, dict) and data.get("stage") else ""
+    return f" {_data(note).get('stage', '')}".rstrip() if note["kind"] == "stage" else ""
 
 
 def _unseen(look: Look) -> None:
