@@ -88,13 +88,13 @@ class Parts:
         """Change the calls, part by part."""
         self.flush()
         for path in self.files:
-            change(pl.read_parquet(path)).write_parquet(path, compression="lz4", statistics=False)
+            change(pl.read_parquet(path, glob=False)).write_parquet(path, compression="lz4", statistics=False)
 
     def table(self, table: str) -> pl.DataFrame:
         """All rows of a table, parts on disk included."""
         frame = self._take(table)
         if table == self.SPILLED and self.files:
-            return pl.concat([*map(pl.read_parquet, self.files), frame])
+            return pl.concat([*(pl.read_parquet(path, glob=False) for path in self.files), frame])
         return frame
 
     def _take(self, table: str) -> pl.DataFrame:
