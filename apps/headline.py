@@ -67,7 +67,8 @@ def headline(judgement: Judgement) -> str:
         return f"{' '.join(parts)}: it {mismatch}; cause: {cause}"
     if verdict.last_collective:
         parts.append(f"at {_call(verdict.last_collective)}")
-    return f"{' '.join(parts)}; why is open" if verdict.cause == "unknown" else f"{' '.join(parts)}; cause: {cause}"
+    proof = ", proven by replay" if verdict.proven else ""
+    return f"{' '.join(parts)}; why is open" if verdict.cause == "unknown" else f"{' '.join(parts)}; cause: {cause}{proof}"
 
 
 def _did(cause: str, count: int) -> str:

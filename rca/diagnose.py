@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from rca.causes import CAUSES
 from rca.roster import Roster
@@ -116,7 +116,7 @@ def _verdict(
     is_proven = cause in PROVABLE and bool(hosts) and set(hosts) == _proven_hosts(findings)
     return Verdict(
         cause=cause, layer=about.layer, attribution=about.attribution, probability=p_cause,
-        summary=_summary(cause, ranks, findings, roster) + ("; proven by replay" if is_proven else ""), ranks=ranks, hosts=hosts,
+        summary=_proven(cause, ranks, hosts, roster) if is_proven else _summary(cause, ranks, findings, roster), ranks=ranks, hosts=hosts,
         gpus=tuple(roster.gpus[rank] for rank in ranks if rank in roster.gpus), ranks_probability=p_ranks if ranks else 0.0,
         failed_at=_failed_at(telling, ranks, roster), step=_first_number(telling, "step"), data=_data(telling), last_collective=awaited,
         ordered_by=_ordered_by(awaited, telling, ranks),
@@ -165,14 +165,15 @@ def _data(telling: Sequence[Finding]) -> Mapping[str, Any] | None:
 def _ordered_by(
     awaited: Mapping[str, Any] | None, telling: Sequence[Finding], ranks: Suspects
 ) -> Literal["collective", "wait", "clock", "log"] | None:
-    """What put the accused first: collective numbers, who waits for whom, clocks, or a record that names it outright."""
+    """What put the accused first: collective numbers, who waits for whom, else a record that names it outright; of several such records the
+    clocks, where nothing but them says which was earlier (outside their error)."""
     if not ranks:
         return None
-    said = next((f.numbers["ordered_by"] for f in telling if f.numbers.get("ordered_by")), None)
-    if said is not None:
-        return cast('Literal["collective", "wait", "clock", "log"]', said)
-    waits = any(sign_of(f).family in WAITING for f in telling)
-    return "collective" if awaited else "wait" if waits else "log"
+    if awaited:
+        return "collective"
+    if any(sign_of(f).family in WAITING for f in telling):
+        return "wait"
+    return "clock" if any(f.numbers.get("ordered_by") == "clock" for f in telling) else "log"
 
 
 def _awaited(findings: Sequence[Finding], ranks: Suspects) -> Mapping[str, Any] | None:
@@ -190,6 +191,12 @@ def _has_second_fault(ranks: Suspects, findings: Sequence[Finding]) -> bool:
         if ranks and f.ranks and not set(f.ranks) & set(ranks) and not set(f.ranks) <= followed and strength(f) >= CONCURRENT_BITS:
             return True
     return False
+
+
+def _proven(cause: str, ranks: Suspects, hosts: Sequence[str], roster: Roster) -> str:
+    """The summary of a proven verdict: a replay tells the host, also where no rank of it is known."""
+    who = _summary(cause, ranks, (), roster) if ranks else f"{cause.replace('_', ' ')} on {', '.join(hosts)}: {CAUSES[cause].means}"
+    return f"{who}; proven by replay"
 
 
 def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: Roster) -> str:
