@@ -137,6 +137,15 @@ class Story:
     outlived: tuple[Fault, ...] = ()  # exceptions after which their ranks went on
 
     @property
+    def ordered_by(self) -> str | None:
+        """ "clock" where it is the clocks alone that put the first fault before one of no lower class; None: its class did, or its file."""
+        if len(self.first) != 1:
+            return None
+        fault = self.first[0]
+        rivals = (other.line for other in self.others if CLASS[other.kind] <= CLASS[fault.kind])
+        return "clock" if any(self.logs.is_earlier_by_clock(fault.line, line) for line in rivals) else None
+
+    @property
     def not_seen_to_end_well(self) -> tuple[int, ...]:
         """Ranks that no log says have finished, sorted."""
         well = {line.rank for line in self.logs.lines if line.signature == "worker_finished" or line.exit_code == 0}

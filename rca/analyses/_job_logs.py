@@ -128,6 +128,10 @@ class JobLogs:
             return (mine > yours) - (mine < yours)  # type: ignore[operator]
         return self.clocks.order((one.at, one.clock), (two.at, two.clock))
 
+    def is_earlier_by_clock(self, one: Line, two: Line) -> bool:
+        """Whether the first is earlier, and clocks tell so, not their places in one file."""
+        return one.evidence_id != two.evidence_id and self.order(one, two) == -1
+
 
 def place(record: str) -> tuple[int, ...]:
     """Order of a record in its file: the numbers in `L12` or `M3/L12`."""

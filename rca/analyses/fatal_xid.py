@@ -66,7 +66,10 @@ def analyse(case: Tables) -> Sequence[Finding]:
         return ()  # whatever a kernel wrote, it kept no rank from finishing
     seen = scene(case, told)
     if seen.roots:
-        return [_finding(case, told, _earliest(seen.roots, told))]
+        first = _earliest(seen.roots, told)
+        later = [root for root in seen.roots if root not in first]
+        by_clock = len(first) == 1 and any(told.logs.is_earlier_by_clock(first[0].line, root.line) for root in later)
+        return [_finding(case, told, first, ordered_by="clock" if by_clock else None)]
     if seen.node_wide:
         return [_program(told, seen)]
     if seen.undated:
@@ -80,7 +83,7 @@ def _earliest(roots: Sequence[Record], told: Story) -> list[Record]:
     return [r for r in roots if not any(told.logs.order(o.line, r.line) == -1 for o in roots if o is not r)] or list(roots)
 
 
-def _finding(case: Tables, told: Story, roots: Sequence[Record], *, sign: str | None = None) -> Finding:
+def _finding(case: Tables, told: Story, roots: Sequence[Record], *, sign: str | None = None, ordered_by: str | None = None) -> Finding:
     logs, root = told.logs, roots[0]
     sign = sign or _SIGN_OF_KIND.get(root.kind) or _SIGN_OF_CAUSE[root.cause]
     alone = len({r.host for r in roots}) == 1 and len({r.cause for r in roots}) == 1
@@ -104,6 +107,7 @@ def _finding(case: Tables, told: Story, roots: Sequence[Record], *, sign: str | 
         "gpu": root.gpu,
         "step": step_at_end(case, ranks[0]) if len(ranks) == 1 else None,
         "candidates": [] if ranks else candidates,
+        "ordered_by": ordered_by,
     }
     return Finding(
         "fatal_xid", sign, says, ranks=ranks, hosts=tuple(sorted({r.host for r in roots})), scope=f"{root.host} {root.gpu} {root.name}",

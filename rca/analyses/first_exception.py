@@ -109,6 +109,7 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
         "step": step if step is not None or not ranks else step_at_end(case, ranks[0]),
         "sample_ids": samples,
         "candidates": [] if ranks or told.is_everywhere else list(everybody),
+        "ordered_by": told.ordered_by,
     }
     return Finding(
         "first_exception", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(ranks))),

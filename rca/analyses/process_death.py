@@ -87,6 +87,7 @@ def _finding(case: Tables, told: Story, deaths: Sequence[Fault]) -> Finding:
     pids = sorted({line.pid for line in fault.lines if line.pid is not None})
     numbers = {"failed_at": iso(at), "exit_code": code, "pids": pids, "candidates": [] if alone else list(everybody)}
     numbers["step"] = step_at_end(case, ranks[0]) if ranks else None
+    numbers["ordered_by"] = told.ordered_by
     return Finding(
         "process_death", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(everybody))),
         scope=f"{everybody}", numbers=numbers, cites=tuple(cite_line(line) for death in deaths for line in death.lines)[:MAX_CITES],
