@@ -3,8 +3,8 @@
 All groups of a replay run the same steps from the same seed on the same data, so what stands at one place of a group (`place`) must have the
 same bits in every group, phase and repeat. No trusted host is needed:
 
-1. Reference, step by step: the fingerprint that more than half of the hosts found at a place, and at least two; a run that differed before
-   has no vote. A tie has none.
+1. Reference, step by step: the fingerprint that most hosts found at a place, and at least two; a run that differed before has no vote. A
+   tie has none.
 2. A run of a group differs where a fingerprint is not the reference; it is equal only when all of it is there and equal; killed, it is missing.
    A group whose own repeats differ from each other differs too, also where there is no reference; where most groups do, the steps are not
    deterministic and nothing is told.
@@ -72,7 +72,7 @@ class Judged:
 
 
 def references(rows: Iterable[Row]) -> dict[Place, str]:
-    """(double run or not, place, step) -> fingerprint that more than half of its hosts found there; absent on a tie.
+    """(double run or not, place, step) -> fingerprint that most of its hosts found there; absent on a tie.
 
     What follows a difference in a run tells nothing: from the step after its first one, a run has no vote.
     """
@@ -94,16 +94,18 @@ def references(rows: Iterable[Row]) -> dict[Place, str]:
 
 
 def _majority(rows: Sequence[Row]) -> str | None:
-    """The fingerprint that more than half of the hosts found, and at least two where there are several. A host has one vote for each value it
-    found, however often: its own repeats are no second opinion."""
+    """The fingerprint that more hosts found than any other, at least two where there are several, and that more than half of the hosts or
+    more than half of the runs show. A host has one vote for each value it found: its own repeats are no second opinion."""
     voters: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         voters[row["fingerprint"]].add(row["host"])
     num_hosts = len(set().union(*voters.values()))
     best = max(len(hosts) for hosts in voters.values())
     winners = [value for value, hosts in voters.items() if len(hosts) == best]
-    is_enough = 2 * best > num_hosts and best >= min(MIN_HOSTS, num_hosts) and len(rows) > 1
-    return winners[0] if is_enough and len(winners) == 1 else None
+    if len(winners) != 1 or best < min(MIN_HOSTS, num_hosts) or len(rows) < 2:
+        return None
+    runs = sum(row["fingerprint"] == winners[0] for row in rows)
+    return winners[0] if 2 * best > num_hosts or 2 * runs > len(rows) else None
 
 
 def _run_of(row: Row) -> tuple[str, int, int]:
