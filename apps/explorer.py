@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from apps.look import Look, Shelf
 
-__all__ = ["ADDRESS", "OPTIONS", "main", "serve"]
+__all__ = ["ADDRESS", "OPTIONS", "main", "serve", "show_page"]
 
 ADDRESS: Final = "127.0.0.1"
 OPTIONS: Final[dict[str, Any]] = {  # streamlit's settings; given here they beat any file or variable of the user's
@@ -41,50 +41,45 @@ def main(paths: Sequence[str], fleet: str = "") -> None:
     """Draw the page asked for. `paths`: cases and fleets in the order named; `fleet` is the folder used where none is among them."""
     import streamlit as st
 
-    from apps.look import is_fleet
     from apps.pages._words import STYLE
     from rca import plugins
 
     st.set_page_config(page_title="firstfault", layout="wide", initial_sidebar_state="expanded")
     st.html(STYLE)
-    fleets = [path for path in paths if is_fleet(Path(path))] or ([fleet] if fleet and Path(fleet).is_dir() else [])
-    places = {"case": [*paths, *(path for path in fleets if path not in paths)], "fleet": fleets}
     pages = {name: plugins.load("apps.pages", name) for name in plugins.names("apps.pages")}
-    chosen = st.navigation(
-        [
-            st.Page(_page(module, places[module.OVER]), title=module.TITLE, url_path=name, default=not i)
-            for i, (name, module) in enumerate(pages.items())
-        ]
-    )
-    chosen.run()
+    shown = [
+        st.Page(partial(show_page, name, paths, fleet), title=page.TITLE, url_path=name, default=not number)
+        for number, (name, page) in enumerate(pages.items())
+    ]
+    st.navigation(shown).run()
 
 
-def _page(module: ModuleType, places: list[str]) -> Callable[[], None]:
-    def show() -> None:
-        import streamlit as st
+def show_page(name: str, paths: Sequence[str], fleet: str) -> None:
+    """One page of apps/pages, over the evidence that its reader picks."""
+    import streamlit as st
 
-        from apps.pages._words import problem
-
-        if not places:
-            st.info(EMPTY[module.OVER])
-            return
-        with st.sidebar:
-            number = st.selectbox(
-                "Evidence", range(len(places)), format_func=lambda i: _short(places[i], places), key=f"place_{module.OVER}"
-            )
-            if st.button("Look again", help="Check the evidence for what was added since"):
-                _shelf().forget()
-        path = places[number or 0]
-        try:
-            look = _look(path)
-        except (RcaError, OSError) as error:
-            problem("This evidence cannot be shown. Name a folder, archive or case.duckdb that can be read.", f"{path}: {error}")
-            return
-        module.render(look)
-
+    from apps.look import is_fleet
+    from apps.pages._words import problem
+    from rca import plugins
     from rca.errors import RcaError
 
-    return show
+    page = plugins.load("apps.pages", name)
+    fleets = [path for path in paths if is_fleet(Path(path))] or ([fleet] if fleet and Path(fleet).is_dir() else [])
+    places = fleets if page.OVER == "fleet" else [*paths, *(path for path in fleets if path not in paths)]
+    if not places:
+        st.info(EMPTY[page.OVER])
+        return
+    with st.sidebar:
+        number = st.selectbox("Evidence", range(len(places)), format_func=lambda i: _short(places[i], places), key=f"place_{page.OVER}")
+        if st.button("Look again", help="Check the evidence for what was added since"):
+            _shelf().forget()
+    path = places[number or 0]
+    try:
+        look = _look(path)
+    except (RcaError, OSError) as error:
+        problem("This evidence cannot be shown. Name a folder, archive or case.duckdb that can be read.", f"{path}: {error}")
+        return
+    page.render(look)
 
 
 EMPTY: Final = {

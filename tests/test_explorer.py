@@ -1,0 +1,204 @@
+"""The explorer without a browser: pages run, say what they should, and show text from evidence by nothing that interprets it; the verb's messages."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _hostile_case import ATTACK, hostile_case
+from _house import ROOT, SAMPLE, call, copy_dumps
+from _small_fleet import LAST_WEEK, small_fleet
+
+from rca import plugins
+
+if TYPE_CHECKING:
+    from streamlit.testing.v1 import AppTest
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:(streamlit|starlette|uvicorn|altair|pandas|tornado)")
+INTERPRETED = ("markdown", "error", "warning", "info", "success", "caption", "title", "header", "subheader", "metric", "html")
+
+
+def app(paths: list[str], fleet: str = "", page: str = "incident") -> AppTest:
+    """A page of the explorer, run once."""
+    from streamlit.testing.v1 import AppTest
+
+    def script(paths: list[str], fleet: str, page: str) -> None:
+        from apps.explorer import show_page
+
+        show_page(page, paths, fleet)
+
+    return AppTest.from_function(script, default_timeout=120, kwargs={"paths": paths, "fleet": fleet, "page": page}).run()
+
+
+def said(at: AppTest) -> str:
+    return "\n".join([*(one.value for one in at.text), *(one.value for one in at.code)])
+
+
+def interpreted(at: AppTest) -> list[str]:
+    """Text that streamlit reads as Markdown or HTML, labels of widgets among it."""
+    found = [str(getattr(one, "value", "")) for kind in INTERPRETED for one in at.get(kind)]
+    return [*found, *(str(getattr(one, "label", "")) for kind in ("expander", "button", "selectbox") for one in at.get(kind))]
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_dumps(SAMPLE, tmp_path_factory.mktemp("explorer") / SAMPLE)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_fleet(tmp_path_factory.mktemp("explorer") / "fleet", host=ATTACK, summary=ATTACK)
+
+
+def test_incident_page_gives_the_answer_first(case: Path) -> None:
+    at = app([str(case)])
+    assert not at.exception
+    lines = [one.value for one in at.text]
+    assert lines[1].startswith("Rank 3 on host-b GPU 1 ")
+    assert "code hang" in lines[1]
+    text = said(at)
+    for words in ("no: concluded from evidence, not reproduced", "fix code", "software; workload", "2026-11-29 21:11:31.633 UTC"):
+        assert words in text
+    assert any(one.value.startswith("ssh host-b ") for one in at.code)
+
+
+def test_a_finding_is_read_from_its_file_when_it_is_opened(case: Path) -> None:
+    at = app([str(case)])
+    assert "fr/nccl_trace_rank_2 E47" not in said(at)
+    at.session_state["finding_1"] = True
+    at.run()
+    assert "fr/nccl_trace_rank_2 E47" in said(at)
+    assert "rank 2: all_reduce #53 on tp:46584c88 [4,64] -> [4,64]" in said(at)
+
+
+def test_hostile_text_meets_nothing_that_interprets_it(tmp_path: Path) -> None:
+    folder = hostile_case(tmp_path / "**case** :red[x] $y$")
+    at = app([str(folder)])
+    assert not at.exception
+    at.session_state["finding_1"] = True
+    at.run()
+    assert ATTACK in said(at)
+    shown = "".join(text for text in interpreted(at) if not text.startswith("<style>"))
+    assert shown
+    assert [mark for mark in ("<", "**", "](", "$", ":red", "javascript") if mark in shown] == []
+
+
+def test_fleet_pages_show_figures_and_records(fleet: Path) -> None:
+    at = app([], str(fleet), "reliability")
+    assert not at.exception
+    assert "5 interruptions: 4 failures, 1 planned" in said(at)
+    assert at.selectbox(key="week").value == 0
+    assert LAST_WEEK in at.selectbox(key="week").options[0]
+    at.session_state["num_weeks"] = 1
+    at.run()
+    assert "2 interruptions: 2 failures, 0 planned" in said(at)
+    record = app([str(fleet)])
+    assert not record.exception
+    assert ATTACK in said(record)
+    assert "from the first stage to the end of the last: 420 s of 600 s allowed" in said(record)
+    assert "<img" not in "".join(interpreted(record)).replace("<style>", "")
+
+
+@pytest.mark.parametrize(("page", "words"), [("incident", "No evidence was named"), ("reliability", "No fleet was found")])
+def test_without_anything_to_show_a_page_says_what_to_name(page: str, words: str) -> None:
+    at = app([], "", page)
+    assert not at.exception
+    assert words in at.info[0].value
+
+
+def test_evidence_that_cannot_be_read_is_a_message_on_the_page(tmp_path: Path) -> None:
+    broken = tmp_path / "**case**.duckdb"
+    broken.write_bytes(b"12345678DUCK" + bytes(5000))
+    at = app([str(broken), str(tmp_path / "gone")])
+    assert not at.exception
+    assert "cannot be shown" in at.error[0].value
+    assert "**case**.duckdb" in at.code[0].value
+    at.selectbox(key="place_case").select_index(1).run()
+    assert "gone" in at.code[0].value
+
+
+def test_look_again_sees_what_was_added(case: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(case, tmp_path / "case"))
+    at = app([str(folder)])
+    before = at.text[0].value
+    (folder / "more.log").write_text("nothing of interest\n")
+    at.button[0].click().run()
+    assert at.text[0].value != before
+
+
+def test_pages_say_their_title_and_what_they_are_over() -> None:
+    for name in plugins.names("apps.pages"):
+        page = plugins.load("apps.pages", name)
+        assert page.TITLE
+        assert page.OVER in ("case", "fleet")
+
+
+def test_evidence_reaches_the_page_through_the_words_alone() -> None:
+    """In pages, calls of streamlit that interpret text get constants, or f-strings of numbers and words of our own listed here."""
+    ours = {"number", "places", "odd", "num_usual", "usual", "MAX_OUTLIERS"}
+    risky = {*INTERPRETED, "write", "button", "expander", "selectbox", "toast", "popover", "progress"}
+    for file in sorted((ROOT / "apps" / "pages").glob("*.py")):
+        tree = ast.parse(file.read_text("utf-8"))
+        assert "unsafe_allow_html" not in file.read_text("utf-8")
+        if file.name == "_words.py":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in risky and node.args:
+                names = {n.id for n in ast.walk(node.args[0]) if isinstance(n, ast.Name)}
+                assert names <= ours, f"{file.name}:{node.lineno}: {names - ours}"
+
+
+def test_settings_keep_it_on_this_machine() -> None:
+    from streamlit import config
+
+    from apps.explorer import ADDRESS, OPTIONS
+
+    assert ADDRESS == "127.0.0.1"
+    assert OPTIONS["server.address"] == OPTIONS["browser.serverAddress"] == ADDRESS
+    assert OPTIONS["browser.gatherUsageStats"] is False
+    assert OPTIONS["server.enableXsrfProtection"] is OPTIONS["server.enableCORS"] is True
+    assert set(OPTIONS) <= set(config.get_config_options())
+
+
+def test_taken_port_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = call("explore", ROOT / "data" / "cases" / SAMPLE, "--port", str(port), "--no-browser")
+    assert done.code == 2
+    assert re.search(rf"port {port} is taken.*--port", done.err)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("explore", "/no/such/case", "--no-browser"), "/no/such/case: no such file or folder"),
+        (("explore", "--fleet", "/no/such/fleet", "--no-browser"), "there is no fleet at /no/such/fleet"),
+        (("explore", "--port", "70000", "."), "from 1 to 65535"),
+    ],
+)
+def test_what_cannot_be_shown_is_told(argv: tuple[str, ...], words: str) -> None:
+    done = call(*argv)
+    assert done.code == 2
+    assert words in done.err
+
+
+@pytest.mark.parametrize("name", ["streamlit", "plotly"])
+def test_without_its_packages_it_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+
+    def without(wanted: str, *rest: Any) -> Any:
+        return None if wanted == name else real(wanted, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    done = call("explore", ROOT / "data" / "cases" / SAMPLE, "--no-browser")
+    assert done.code == 2
+    assert f"needs {name}: pip install 'firstfault[explore]'" in done.err
