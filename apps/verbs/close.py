@@ -56,11 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
     book = notebook(Path(args.path))
     incident_id, notes = life.chosen(book, args.path, args.id)
-    typed = _typed(args)
+    typed, given = _typed(args), life.given_so_far(notes) | _facts(args)
     fleet = fleet_folder(args.fleet)
     fleetbook.prepare(fleet)
     known = _known(fleet, incident_id, notes)
-    given = life.given_so_far(notes) | _facts(args)
     seen = life.look(args.path, args.case, given)
     opened = next(one for one in notes if one["kind"] == "open")
     data: dict[str, Any] = {**typed, "given": given}
