@@ -85,7 +85,7 @@ def _compared(figure: Figure, before: Mapping[str, Figure], weeks: int) -> dict[
     value = old.value if weeks else None
     if is_sum and value is not None:
         value /= weeks
-    return figure.as_row() | {"before": value, "before_is_per_week": is_sum}
+    return figure.as_row() | {"before": value, "before_why": old.why if weeks else None, "before_is_per_week": is_sum}
 
 
 def _incident(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _actions(
         found.append(
             {"kind": "detect", "what": "find the cause, or the evidence that was missing", "why": f"cause unknown: {_listed(open_causes)}"}
         )
-    for row in stages.filter((pl.col("num") > 0) & pl.col("budget_s").is_not_null()).iter_rows(named=True):
+    for row in stages.filter((pl.col("num") > 0) & pl.col("budget_s").is_not_null() & (pl.col("stage") != "whole")).iter_rows(named=True):
         if row["num_over"] / row["num"] >= OFTEN:
             why = f"{row['num_over']} of {row['num']} took longer than {row['budget_s']:.0f} s, median {row['median_s']:.0f} s"
             found.append({"kind": "mitigate", "what": f"shorten {row['stage']}", "why": why})

@@ -24,6 +24,7 @@ __all__ = [
 
 MISSING: Final = "not known"
 MINUTE_S: Final = 60.0
+PER_1000: Final = "1/1000 node-days"
 Row = Mapping[str, Any]
 
 
@@ -38,7 +39,7 @@ def quantity(value: float | None, unit: str) -> str:
     if unit == "tokens":
         return f"{value:,.0f} tokens" if value < 1e6 else f"{value / 1e9:,.2f} billion tokens"
     digits = 0 if value == int(value) or value >= 1000 else 2 if value < 20 else 1
-    return f"{value:,.{digits}f} {unit.replace('1/1000 node-days', 'per 1,000 node-days')}"
+    return f"{value:,.{digits}f} {'incident' if unit == 'incidents' and value == 1 else unit.replace(PER_1000, 'per 1,000 node-days')}"
 
 
 def seconds(value: float | None) -> str:
@@ -60,7 +61,8 @@ def basis(figure: Row) -> str:
     top, bottom = figure["numerator"], figure["denominator"]
     if top is not None and bottom is not None:
         unit = f" {figure['unit']}" if figure["unit"] in ("h", "s") else ""
-        parts.append(f"{_plain(top)}{unit} / {_plain(bottom)}")
+        per = " thousand node-days" if figure["unit"] == PER_1000 else ""
+        parts.append(f"{_plain(top)}{unit} / {_plain(bottom)}{per}")
     elif figure["n"]:
         parts.append(f"of {figure['n']:,}")
     if figure["low"] is not None:
@@ -74,13 +76,15 @@ def basis(figure: Row) -> str:
 
 
 def _plain(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.2f}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
 def before(figure: Row) -> str:
     """The four weeks before."""
+    if figure["before"] is None:
+        return str(figure["before_why"] or MISSING)
     text = quantity(figure["before"], figure["unit"])
-    return f"{text} a week" if figure["before_is_per_week"] and figure["before"] is not None else text
+    return f"{text} a week" if figure["before_is_per_week"] else text
 
 
 def by_name(document: Row) -> dict[str, Row]:

@@ -5,7 +5,7 @@
    length is not known; `until` is then the latest end of any stage, which bounds what it cost from below.
 3. A job's span runs from its first launch to its last end, the time between two launches included. It is cut at the launches into spells, each
    as large as the attempt that began it. A spell that is still running has no end.
-4. Words outside the closed lists read as `unknown`; moments outside `EARLIEST` to `LATEST`, negative costs and recomputation of years read as
+4. Words outside the closed lists read as `unknown`; moments outside `EARLIEST` to `LATEST`, impossible costs and recomputation of years read as
    not recorded. All are counted.
 """
 
@@ -28,6 +28,7 @@ Interval = tuple[datetime, datetime]
 FAILURE = ("platform", "workload", "unknown")  # attributions that count as failures; what nobody attributed is unplanned
 EARLIEST, LATEST = datetime(1990, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 MAX_RECOMPUTED_S = 366 * 86400.0
+MAX_COST = 10**15  # GPU seconds, steps, tokens: a hundred times the longest training yet
 _COSTS = ("lost_gpu_s", "recomputed_s", "recomputed_steps", "recomputed_tokens", "num_gpus")
 _STAGE_COLUMNS = ("incident_id", "stage", "started_at", "ended_at", "budget_s")
 
@@ -104,7 +105,7 @@ def _closed_words(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 def _possible(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """The same rows without moments and costs that cannot be, and how many of those there were."""
     moments = [pl.col(n).is_between(EARLIEST, LATEST).alias(n) for n, dtype in frame.schema.items() if isinstance(dtype, pl.Datetime)]
-    sane = {n: pl.col(n) >= 0 for n in _COSTS if n in frame.columns}
+    sane = {n: pl.col(n).is_between(0, MAX_COST) for n in _COSTS if n in frame.columns}
     if "recomputed_s" in sane:
         sane["recomputed_s"] &= pl.col("recomputed_s") <= MAX_RECOMPUTED_S
     rules = frame.select(*moments, *(rule.alias(n) for n, rule in sane.items()))

@@ -212,6 +212,14 @@ def test_values_that_cannot_be_are_not_recorded() -> None:
     assert told["lost_gpu_h"].value is None
 
 
+@pytest.mark.parametrize("odd", [math.inf, math.nan, -1.0, 1e300])
+def test_costs_that_are_no_amount_do_not_spoil_the_sum(odd: float) -> None:
+    book = ledger([incident("INC-1", 10, lost_gpu_s=odd), incident("INC-2", 20, lost_gpu_s=3600.0)], [], [attempt(0, 0, None)])
+    told = of(book)["lost_gpu_h"]
+    assert (told.value, told.left_out) == (1, 2)
+    assert book.num_strange == 1
+
+
 def test_stage_times_tell_known_unknown_and_absent_apart() -> None:
     rows = {row["stage"]: row for row in stage_times(one_fault(), WEEK).to_dicts()}
     assert rows["detect"]["median_s"] == pytest.approx(90)
