@@ -156,8 +156,13 @@ def advice_lines(advice: Advice) -> list[str]:
     lines = [f"What to do: {action}"]
     lines += _wrapped(advice.because, "  ", "    ")
     if advice.evict_hosts:
-        lines.append(f"  evict {', '.join(advice.evict_hosts)} (ranks {', '.join(map(str, advice.evict_ranks))})")
-    return [*lines, *(f"  $ {command}" for command in advice.commands)]
+        on_it = f" (ranks {', '.join(map(str, advice.evict_ranks))})" if advice.evict_ranks else ""
+        lines.append(f"  evict {', '.join(advice.evict_hosts)}{on_it}")
+    lines += [f"  $ {command}" for command in advice.commands]
+    if advice.replay is not None:
+        lines.append("  a replay of a few steps on the idle hosts proves or clears them:")
+        lines += [f"  $ {command}" for command in advice.replay["commands"]]
+    return lines
 
 
 def alternative_lines(judgement: Judgement) -> list[str]:

@@ -14,6 +14,8 @@ from rca.types import Advice, Finding, Verdict
 __all__ = ["advise"]
 
 EVICT_TOO = frozenset({"silent_data_corruption"})  # causes whose machine must go even where the first action is another
+REPLAY_TELLS = EVICT_TOO | {"gpu_fault", "gpu_memory_fault", "host_fault"}  # causes for which a bitwise replay names or clears a host
+SURE = 0.9  # probability of the answer from which a replay would only confirm it
 
 _BECAUSE = {
     "retry": "nothing here says that a restart meets the same fault again; watch whether it comes back on the same host",
@@ -55,14 +57,33 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), s
         because=_because(verdict, action, findings) + (_checkpoint(save) if action == "rollback" else ""),
         commands=commands(verdict, roster, evict),
         checkpoint=save.name if save is not None and action == "rollback" else None,
+        replay=_replay(verdict, roster, findings),
     )
+
+
+def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Mapping[str, Any] | None:
+    """The replay that would prove it, where a chip or host is suspected of wrong bits and not sure to be the one; None elsewhere."""
+    if verdict.proven or verdict.cause not in REPLAY_TELLS or (verdict.hosts and verdict.probability >= SURE):
+        return None
+    fitting = {rank for f in findings for rank in f.numbers.get("candidates", ())}
+    told = {host for f in findings for host in f.numbers.get("candidate_hosts", ())}
+    return {
+        "probe": "dual_phase_replay",
+        "suspects": sorted(told or set(verdict.hosts) or set(roster.hosts_of(tuple(sorted(fitting))))),
+        "num_hosts": len(set(roster.hosts.values())) or None,
+        "commands": [
+            "rca replay plan PATH --out plan.json",
+            "rca replay run plan.json --out PATH/replay --launcher 'ssh {host}'",
+            "rca diagnose PATH",
+        ],
+    }
 
 
 def _because(verdict: Verdict, action: str, findings: Sequence[Finding]) -> str:
     if action == "replace" and verdict.ranks and not verdict.hosts:
         return "the rank is known but not its host: give a rank map (rank,host) and ask again"
-    if verdict.cause in EVICT_TOO and not verdict.ranks:
-        return "state after the fault cannot be trusted; which chip is wrong is open: run one step twice on each before any is used again"
+    if verdict.cause in EVICT_TOO and not verdict.ranks and not verdict.hosts:
+        return "state after the fault cannot be trusted; which chip is wrong is open: replay on all hosts (rca replay plan) before any is used again"
     if verdict.data and action == "quarantine_data":
         return f"the same sample would fail again: leave out {_samples(verdict.data)} and restart"
     if action == "human" and verdict.ranks:
