@@ -33,6 +33,7 @@ def incident_record(
     stages: Sequence[Mapping[str, Any]] = (),
     stated: Mapping[str, Any] | None = None,
     because: str | None = None,
+    action: str | None = None,
     evicted: Sequence[str] = (),
     code_version: str | None = None,
     recomputed_steps: int | None = None,
@@ -43,8 +44,8 @@ def incident_record(
 ) -> Record:
     """`rca.incident/1`. `job` as `job_of` makes it, `diagnosis` as `diagnosis_of` does; `stages` hold at least stage, started_at, ended_at
     (ISO). `stated` are the values that a person put in place of the diagnosis' own: any of cause, layer, attribution, action, ranks, hosts,
-    `because` the reason. Of an overruled cause,
-    layer, attribution and action follow unless they are stated too; of overruled ranks the hosts are open."""
+    `because` the reason; `action` is what was done first, where that is not what was advised. Of an overruled cause, layer, attribution and
+    action follow unless they are stated too; of overruled ranks the hosts are open."""
     stated = {name: value for name, value in (stated or {}).items() if name in STATED}
     says: Record = {name: diagnosis[name] for name in STATED}
     if "cause" in stated:
@@ -52,10 +53,9 @@ def incident_record(
         says |= {"layer": cause.layer, "attribution": cause.attribution, "action": cause.action}
     if sorted(stated.get("ranks", diagnosis["ranks"])) != sorted(diagnosis["ranks"]):
         says["hosts"] = []  # where other ranks ran, only a person can say here
-    is_overruled = any(diagnosis[name] != value for name, value in stated.items() if name != "action")
+    is_overruled = any(_plain(diagnosis[name]) != _plain(value) for name, value in stated.items())
     says |= stated
     whole = sorted((_stage(stage) for stage in stages), key=lambda stage: list(STAGES).index(stage["stage"]))
-    steps = recomputed_steps
     return {
         "schema_version": INCIDENT,
         "incident_id": incident_id,
@@ -73,7 +73,7 @@ def incident_record(
         "because": because or diagnosis["summary"],
         "is_overruled": is_overruled,
         "proven_cause": diagnosis["cause"] if diagnosis["proven"] else None,
-        "action": says["action"],
+        "action": action or says["action"],
         "ranks": sorted(set(says["ranks"])),
         "hosts": sorted(set(says["hosts"])),
         "gpus": sorted(set(diagnosis["gpus"])) if sorted(says["ranks"]) == sorted(diagnosis["ranks"]) else [],
@@ -82,15 +82,19 @@ def incident_record(
         "world_size": job["world_size"],
         "num_gpus": job["num_gpus"],
         "lost_gpu_s": _lost(job["num_gpus"], began_at, whole),
-        "recomputed_steps": steps,
-        "recomputed_s": _times(steps, job["step_s"]),
-        "recomputed_tokens": _times(steps, job["tokens_per_step"]),
+        "recomputed_steps": recomputed_steps,
+        "recomputed_s": _times(recomputed_steps, job["step_s"]),
+        "recomputed_tokens": _times(recomputed_steps, job["tokens_per_step"]),
         "recurs_incident_id": recurs_incident_id,
         "diagnosis": {name: diagnosis[name] for name in DIAGNOSED},
         "stages": whole,
         "history": [dict(one) for one in history],
         "evidence": {name: (evidence or {}).get(name) for name in ("files", "fingerprint")},
     }
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, list) else value
 
 
 def _stage(stage: Mapping[str, Any]) -> Record:
@@ -176,8 +180,6 @@ def fold(notes: Sequence[Mapping[str, Any]]) -> Record:
         if one["kind"] == "overrule":
             stated |= one["data"]
             because.append(one["text"])
-    if told.get("action"):
-        stated["action"] = told["action"]
     job, last, checkpoint = told["job"], told["job"]["last_step"], told.get("checkpoint_step")
     steps = told.get("recomputed_steps")
     if steps is None and last is not None and checkpoint is not None and last >= checkpoint:
@@ -195,6 +197,7 @@ def fold(notes: Sequence[Mapping[str, Any]]) -> Record:
         stages=stages_of(notes),
         stated=stated,
         because="; ".join(because) or None,
+        action=told.get("action"),
         evicted=told.get("evicted") or (),
         code_version=told.get("code_version"),
         recomputed_steps=steps,

@@ -144,6 +144,13 @@ def test_stating_other_ranks_leaves_their_hosts_open() -> None:
 def test_saying_what_the_tool_said_overrules_nothing() -> None:
     record = fold([opened(), note("INC-1", at(70), "overrule", "agreed", {"cause": "gpu_fault"})])
     assert record["is_overruled"] is False
+    other = fold([opened(), note("INC-1", at(70), "overrule", "no spare", {"action": "shrink"})])
+    assert (other["is_overruled"], other["action"], other["cause"]) == (True, "shrink", "gpu_fault")
+
+
+def test_doing_something_else_than_advised_overrules_nothing() -> None:
+    record = valid(fold([opened(), close(action="retry")]))
+    assert (record["is_overruled"], record["action"], record["diagnosis"]["action"]) == (False, "retry", "replace")
 
 
 def test_what_is_proven_at_closing_counts_and_both_diagnoses_stay() -> None:
