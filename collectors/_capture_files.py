@@ -18,7 +18,7 @@ from typing import Any
 
 from rca.errors import UsageError
 
-__all__ = ["BUNDLE", "PARTIAL", "Folder", "instant", "is_full", "open_regular", "reason"]
+__all__ = ["BUNDLE", "PARTIAL", "Folder", "instant", "is_full", "open_regular", "reason", "refuse_used"]
 
 BUNDLE, PARTIAL = "rca-bundle.json", ".rca-partial"
 SCHEMA = "rca.bundle/1"
@@ -58,12 +58,17 @@ def open_regular(path: Path, *, owner: int | None = None, follow: bool = False) 
         os.close(held)
 
 
+def refuse_used(root: Path) -> None:
+    """Raise UsageError where something lies already."""
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise UsageError(f"{root} is not empty: name a new folder with --out, each capture needs one of its own")
+
+
 class Folder:
     """`<out>/<host>` of one job, and the record of what was done there."""
 
     def __init__(self, root: Path, host: str, clock: Callable[[], int]) -> None:
-        if root.exists() and any(root.iterdir()):
-            raise UsageError(f"{root} is not empty: name a new folder with --out, each capture needs one of its own")
+        refuse_used(root)
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.host, self._clock = root, host, clock
         self.began_ns = clock()

@@ -58,7 +58,7 @@ def gpus() -> tuple[list[dict[str, Any]] | None, str | None]:
             "sm_clock_mhz": ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
             "gpu_use_percent": use.gpu if use else None,
             "memory_used_bytes": memory.used if memory else None,
-            "pids": sorted(process.pid for process in running) if running is not None else None,
+            "processes": None if running is None else [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running],
         }
 
     found = []

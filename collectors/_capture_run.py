@@ -16,17 +16,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from collectors._capture_files import Folder, instant, reason
-from collectors._capture_find import Asked, Job, Member, find_jobs
-from collectors._capture_gpu import gpus
+from collectors._capture_facts import rank_rows, write_host, write_processes, write_topology
+from collectors._capture_files import Folder, instant, reason, refuse_used
+from collectors._capture_find import Asked, Job, find_jobs
 from collectors._capture_guard import Guard
-from collectors._capture_host import versions
 from collectors._capture_kernel import boot_ns, capture_kernel, zone_s
 from collectors._capture_logs import Logs
-from collectors._capture_proc import TICKS, Process, all_processes, is_same, states
+from collectors._capture_proc import Process, all_processes, is_same
 from collectors._capture_recorder import ask_for_dumps, copy_dumps
 from collectors._capture_stacks import PySpy, Stacks, find_py_spy
-from collectors._capture_state import cgroup_of, safe_command, safe_environment, state_of
+from collectors._capture_state import state_of
 
 __all__ = ["Captured", "NothingFound", "Options", "capture"]
 
@@ -62,7 +61,6 @@ class Captured:
     folder: Folder
     stacks: Stacks | None
     logs: Logs | None
-    first_states: dict[int, str] = field(default_factory=dict)
     samples: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     is_sealed: bool = False
 
@@ -109,7 +107,10 @@ def _capture(options: Options, guard: Guard, say: Say) -> list[Captured]:
         raise NothingFound(_nothing(processes, options))
     py_spy = find_py_spy(options.py_spy)
     host = options.host or _host()
-    runs = [_begin(options, job, host, py_spy, guard, several=len(jobs) > 1) for job in jobs]
+    roots = [options.out / job.name / host if len(jobs) > 1 else options.out / host for job in jobs]
+    for root in roots:
+        refuse_used(root)
+    runs = [_begin(options, job, Folder(root, host, time.time_ns), py_spy, guard) for job, root in zip(jobs, roots, strict=True)]
     for run in runs:
         say(
             f"{run.job.name}: {len(run.job.trainers)} trainers of {run.job.world_size or 'an unknown number'}, {len(run.job.members)} processes"
@@ -122,7 +123,8 @@ def _capture(options: Options, guard: Guard, say: Say) -> list[Captured]:
             _rest(options, run, say)
     finally:
         for run in runs:
-            _write_processes(run)
+            with run.folder.doing("processes"):
+                write_processes(run.folder, run.job.members, run.samples)
     for run in runs:
         _seal(options, run, say)
     return runs
@@ -147,9 +149,8 @@ def _nothing(processes: Sequence[Process], options: Options) -> str:
     return f"{text}. {hint}"
 
 
-def _begin(options: Options, job: Job, host: str, py_spy: PySpy | str, guard: Guard, *, several: bool) -> Captured:
-    """The folder with what is known at once: the map of ranks, and the logs held open."""
-    folder = Folder(options.out / job.name / host if several else options.out / host, host, time.time_ns)
+def _begin(options: Options, job: Job, folder: Folder, py_spy: PySpy | str, guard: Guard) -> Captured:
+    """What is known at once: the map of ranks, and the logs held open."""
     stacks = None
     if isinstance(py_spy, str):
         folder.note("stacks", "failed", py_spy)
@@ -158,12 +159,10 @@ def _begin(options: Options, job: Job, host: str, py_spy: PySpy | str, guard: Gu
     for oddity in job.oddities:
         folder.note("find", "skipped", oddity)
     with folder.doing("topology"):
-        _write_topology(folder, job, {})
+        write_topology(folder, job, {})
     if not options.with_logs:
         folder.note("log", "skipped", "--no-logs")
-    run = Captured(job, folder, stacks, Logs(folder, job.members) if options.with_logs else None)
-    run.first_states = {m.process.pid: states(m.process.pid) for m in job.members}
-    return run
+    return Captured(job, folder, stacks, Logs(folder, job.members) if options.with_logs else None)
 
 
 def _rounds(options: Options, runs: Sequence[Captured], say: Say) -> None:
@@ -198,7 +197,8 @@ def _tell_stacks(run: Captured, stacks: Stacks) -> None:
     whys = sorted({row["err"].splitlines()[0] if row["err"] else f"exit code {row['rc']}" for row in stacks.rows if row["rc"]})
     why = f"{len(stacks.rows) - good} of {len(stacks.rows)} dumps failed: {'; '.join(whys)[:600]}" if whys else None
     if not stacks.rows:
-        why = "no Python process was left to dump"
+        run.folder.note("stacks", "skipped", "no round was asked for, or no Python process was left")
+        return
     run.folder.note("stacks", "ok" if good else "failed", why, num_dumps=good)
     if stacks.continued:
         run.folder.note("stacks", "ok", "py-spy left processes stopped: continued", pids=sorted(set(stacks.continued)))
@@ -225,73 +225,8 @@ def _rest(options: Options, run: Captured, say: Say) -> None:
         run.logs.copy()
     capture_kernel(folder)
     with folder.doing("host"):
-        _write_host(run)
+        write_host(folder, run.job)
     say(f"{run.job.name}: recorders, logs, kernel, host")
-
-
-def _write_host(run: Captured) -> None:
-    found, why = gpus()
-    folder, trainers = run.folder, run.job.trainers
-    folder.note("gpus", "skipped" if found is None else "ok", why)
-    facts = {
-        "schema_version": "rca.host/1",
-        "started_at": instant(folder.began_ns),
-        "host": folder.host,
-        "zone_offset_s": zone_s(),
-        "versions": versions(trainers),
-        "gpus": found,
-    }
-    folder.write_json("host.json", facts)
-    folder.note("host", "ok")
-    owners = {pid: gpu["uuid"] for gpu in found or () for pid in gpu.get("pids") or () if gpu.get("uuid")}
-    if owners:
-        _write_topology(folder, run.job, owners)
-
-
-def _write_topology(folder: Folder, job: Job, owners: dict[int, str]) -> None:
-    """The map of ranks: host, local rank, process, and the GPU that this process runs on, where NVML says so."""
-    rows = [
-        {
-            "rank": m.rank,
-            "host": folder.host,
-            "local_rank": m.local_rank,
-            "pid": m.process.pid,
-            "role": "trainer",
-            "gpu": owners.get(m.process.pid),
-        }
-        for m in job.trainers
-        if m.rank is not None
-    ]
-    if rows:
-        folder.write_json("topology.json", {"ranks": rows})
-
-
-def _write_processes(run: Captured) -> None:
-    """`proc/processes.json`: who was there, and its states in each round."""
-    rows = [
-        {
-            "pid": member.process.pid,
-            "role": member.role,
-            "rank": member.rank,
-            "parent": member.process.ppid,
-            "started_at": instant(boot_ns() + member.process.started * 10**9 // TICKS),
-            "comm": member.process.comm,
-            "command": safe_command(member.process.command),
-            "environment": safe_environment(member.process.environ) if member.is_trainer or member.role == "agent" else None,
-            "cgroup_memory": cgroup_of(member.process.pid) if member.is_trainer else None,
-            "samples": run.samples.get(member.process.pid, []),
-        }
-        for member in run.job.members
-    ]
-    with run.folder.doing("processes"):
-        document = {
-            "schema_version": "rca.processes/1",
-            "started_at": instant(run.folder.began_ns),
-            "host": run.folder.host,
-            "processes": rows,
-        }
-        run.folder.write_json("proc/processes.json", document)
-        run.folder.note("processes", "ok")
 
 
 def _seal(options: Options, run: Captured, say: Say) -> None:
@@ -302,7 +237,7 @@ def _seal(options: Options, run: Captured, say: Say) -> None:
         "world_size": run.job.world_size,
         "boot_time_ns": boot_ns(),
         "zone_offset_s": zone_s(),
-        "ranks": [_row(m) for m in run.job.trainers if m.rank is not None],
+        "ranks": rank_rows(run.job),
     }
     try:
         if run.folder.is_full:
@@ -311,10 +246,6 @@ def _seal(options: Options, run: Captured, say: Say) -> None:
         run.is_sealed = True
     except OSError as error:
         say(f"{run.folder.root}: {reason(error)}: it stays marked as partial, with what could be written")
-
-
-def _row(member: Member) -> dict[str, Any]:
-    return {"rank": member.rank, "local_rank": member.local_rank, "pid": member.process.pid}
 
 
 @contextmanager
