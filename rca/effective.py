@@ -80,8 +80,9 @@ def _held_up(ledger: Ledger, *, only_failures: bool) -> Mapping[str, list[Interv
         if row["recovered_at"] and row["recomputed_s"]:
             spans.append((row["recovered_at"], row["recovered_at"] + timedelta(seconds=row["recomputed_s"])))
         (plans if row["kind"] == "planned" else found)[row["job_id"]] += spans
+    planned = {job: union(spans) for job, spans in plans.items()}
     for job, gaps in _gaps(ledger).items():
-        found[job] += [gap for gap in gaps if not (only_failures and clipped(plans[job], gap))]
+        found[job] += [gap for gap in gaps if not (only_failures and clipped(planned.get(job, ()), gap))]
     if not only_failures:
         for job, spans in plans.items():
             found[job] += spans
@@ -102,5 +103,9 @@ def unexplained_h(ledger: Ledger, window: Window) -> float:
     told: dict[str, list[Interval]] = defaultdict(list)
     for row in ledger.incidents.filter(pl.col("at").is_not_null()).iter_rows(named=True):
         told[row["job_id"]].append((row["at"], max(row["until"] or row["at"], row["at"] + timedelta(seconds=1))))
-    silent = [gap for job, gaps in _gaps(ledger).items() for gap in gaps if not clipped(told[job], (gap[0] - NEAR, gap[1]))]
-    return length_s(clipped(silent, (window.start, window.end))) / HOUR_S
+    span = (window.start, window.end)
+    silent = []
+    for job, gaps in _gaps(ledger).items():
+        known = union(told[job])
+        silent += clipped([gap for gap in gaps if not clipped(known, (gap[0] - NEAR, gap[1]))], span)
+    return length_s(silent) / HOUR_S

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -182,9 +183,11 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
     return joined
 
 
-def clipped(intervals: Iterable[Interval], to: Interval) -> list[Interval]:
-    """What of the intervals lies within `to`."""
-    cut = ((max(start, to[0]), min(end, to[1])) for start, end in intervals)
+def clipped(joined: Sequence[Interval], to: Interval) -> list[Interval]:
+    """What of disjoint intervals in order (as `union` gives them) lies within `to`."""
+    first = bisect_right(joined, to[0], key=lambda interval: interval[1])
+    last = bisect_left(joined, to[1], lo=first, key=lambda interval: interval[0])
+    cut = ((max(start, to[0]), min(end, to[1])) for start, end in joined[first:last])
     return [(start, end) for start, end in cut if end > start]
 
 
