@@ -1,4 +1,4 @@
-"""Logs: the regular files that the processes' standard output and error go to, their last megabytes.
+"""Logs: the regular files that the processes' standard output and error go to, and text that trainers write beside; their last megabytes.
 
 Files are opened at the start and read at the end: so the last words of a job that ended meanwhile are in them. A pipe or terminal is never read:
 what is read there is lost for its reader.
@@ -21,7 +21,11 @@ __all__ = ["Logs"]
 
 MAX_BYTES = 16 << 20
 STREAMS = {1: "stdout", 2: "stderr"}
+WRITTEN = "written"  # text that a trainer holds open to write to: step timings, metrics, a log of its own
+MAX_WRITTEN = 16  # of one process; a trainer that holds more keeps a data set or a cache open
+TEXT_HEAD_BYTES = 4096
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun: where a rank that fails leaves its exception
+_UNPLAIN = re.compile(r"[^A-Za-z0-9._-]")
 _ATTEMPT = re.compile(r"^(?P<attempt>.*/attempt_\d+)/(?P<local>\d+)/[^/]+$")
 
 
@@ -46,6 +50,7 @@ class Logs:
                 self._hold(member, Path(f"/proc/{member.process.pid}/fd/{number}"), stream, follow=True)
         for member in members:
             self._hold_others(member)
+            self._hold_written(member)
 
     def _hold(self, member: Member, path: Path, stream: str, *, follow: bool) -> None:
         about = {"pid": member.process.pid, "rank": member.rank, "stream": stream}
@@ -85,6 +90,21 @@ class Logs:
                     rank = member.rank - member.local_rank + int(path.parent.name)
                     self._hold_neighbour(member, path, rank, stream)
 
+    def _hold_written(self, member: Member) -> None:
+        """Regular files that a trainer writes to by itself, where they begin as text."""
+        if not member.is_trainer:
+            return
+        folder = Path(f"/proc/{member.process.pid}/fd")
+        held = set(self._open)
+        with contextlib.suppress(OSError):
+            for number in sorted(int(entry.name) for entry in folder.iterdir() if int(entry.name) not in STREAMS):
+                if _is_written(folder, number):
+                    self._hold(member, folder / str(number), WRITTEN, follow=True)
+        mine = [key for key, log in self._open.items() if key not in held and WRITTEN in log.streams]
+        for count, key in enumerate(mine):
+            if count >= MAX_WRITTEN or not _is_text(self._open[key].descriptor):
+                os.close(self._open.pop(key).descriptor)
+
     def _hold_neighbour(self, member: Member, path: Path, rank: int, stream: str) -> None:
         try:
             found = path.lstat()
@@ -99,9 +119,9 @@ class Logs:
         taken: dict[str, int] = {}
         num_copied = 0
         for log in sorted(self._open.values(), key=lambda log: log.path):
-            base = self._name(log)
+            base, suffix = (self._written_name(log), "") if log.streams == {WRITTEN} else (f"logs/{self._name(log)}", ".log")
             taken[base] = taken.get(base, 0) + 1
-            name = f"logs/{base}{'' if taken[base] == 1 else '-' + 'bcdefghijklmnopqrstuvwxyz'[min(taken[base], 26) - 2]}.log"
+            name = f"{base}{'' if taken[base] == 1 else '-' + 'bcdefghijklmnopqrstuvwxyz'[min(taken[base], 26) - 2]}{suffix}"
             with self._folder.doing("log", path=log.path):
                 size = os.fstat(log.descriptor).st_size
                 data = _tail(log.descriptor, size)
@@ -114,6 +134,12 @@ class Logs:
         self._open.clear()
         return num_copied
 
+    def _written_name(self, log: _Open) -> str:
+        """Its own name, behind the rank where one alone writes to it."""
+        ranks = {m.rank for m in log.writers}
+        rank = next(iter(ranks)) if len(ranks) == 1 else None
+        return f"written/{'' if rank is None else f'rank_{rank}.'}{_UNPLAIN.sub('_', Path(log.path).name)}"
+
     def _name(self, log: _Open) -> str:
         """After the rank where one alone writes to it."""
         ranks = {m.rank for m in log.writers}
@@ -125,6 +151,31 @@ class Logs:
             return f"rank_{rank}{stream}"
         role = "agent" if all(m.role in ("agent", "launcher") for m in log.writers) else "unranked"
         return f"{self._folder.host}.{role}{stream}"
+
+
+def _is_written(folder: Path, number: int) -> bool:
+    """Opened for writing, and a file with a name: not one that is unlinked, nor memory."""
+    try:
+        info = (folder.parent / "fdinfo" / str(number)).read_text("ascii", "replace")
+        target = str((folder / str(number)).readlink())
+    except OSError:
+        return False
+    flags = re.search(r"^flags:\s*([0-7]+)", info, re.M)
+    return (
+        bool(flags and int(flags[1], 8) & os.O_ACCMODE)
+        and target.startswith("/")
+        and not target.startswith(("/dev/", "/proc/", "/sys/", "/memfd:"))
+    )
+
+
+def _is_text(descriptor: int) -> bool:
+    """Begins as UTF-8 without a control character but white space and escape."""
+    try:
+        head = os.pread(descriptor, TEXT_HEAD_BYTES, 0)
+        text = head.decode("utf-8") if len(head) < TEXT_HEAD_BYTES else head.decode("utf-8", "ignore")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(head) and len(text) > len(head) // 5 and all(c.isprintable() or c in "\t\n\r\x1b" for c in text)
 
 
 def _tail(descriptor: int, size: int) -> bytes:
