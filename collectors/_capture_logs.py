@@ -158,14 +158,12 @@ def _is_written(folder: Path, number: int) -> bool:
     try:
         info = (folder.parent / "fdinfo" / str(number)).read_text("ascii", "replace")
         target = str((folder / str(number)).readlink())
+        num_names = (folder / str(number)).stat().st_nlink
     except OSError:
         return False
     flags = re.search(r"^flags:\s*([0-7]+)", info, re.M)
-    return (
-        bool(flags and int(flags[1], 8) & os.O_ACCMODE)
-        and target.startswith("/")
-        and not target.startswith(("/dev/", "/proc/", "/sys/", "/memfd:"))
-    )
+    is_file = num_names > 0 and target.startswith("/") and not target.startswith(("/dev/", "/proc/", "/sys/"))
+    return is_file and bool(flags and int(flags[1], 8) & os.O_ACCMODE)
 
 
 def _is_text(descriptor: int) -> bool:

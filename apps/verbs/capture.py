@@ -29,7 +29,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="only this process and what is below it; with RANK, what its rank is. May be repeated",
     )  # fmt: skip
     parser.add_argument("--job", metavar="NAME", help="only the job of this run id, Slurm job id or name, or master port")
-    parser.add_argument("--logs", action=flag, default=True, help="the last 16 MB of each log that trainers and launchers write, and of other text that trainers hold open to write to")
+    parser.add_argument(
+        "--logs",
+        action=flag,
+        default=True,
+        help="the last 16 MB of each log that trainers and launchers write, and of other text that trainers hold open to write to",
+    )
     parser.add_argument(
         "--trigger", action=flag, default=True,
         help="ask trainers for a recorder dump, where they were set up for it: by torch's dump pipe and debug server",
