@@ -36,6 +36,8 @@ _NAMES: Final = {  # as printed, in lower case and with blanks for underscores; 
     "is_skipped": ("number of skipped iterations",),
 }
 _COLUMN: Final = {name: (column, place) for column, names in _NAMES.items() for place, name in enumerate(names)}
+_PLAIN: Final = frozenset({"epoch", "loss", "grad_norm", "learning_rate", "tokens_total", "tokens_per_s_per_gpu"})  # numbers without a unit
+_CHECKED: Final = frozenset({"loss", "grad_norm"})  # must be finite in a sound step
 _LAST_WORD: Final = frozenset({"step", "iteration", "epoch", "batch"})  # also behind other words: "finished step 12"
 _BARE_MS: Final = re.compile(r"\| {0,4}(\d{1,12}(?:\.\d{1,9})?) ?ms$")
 _BAR: Final = re.compile(
@@ -61,7 +63,7 @@ _LATEST_S: Final = 4e9  # seconds since 1970 of a year that no log is from; larg
 
 
 def of_text(line: Line) -> dict[str, Any] | None:
-    """Columns of `progress` of a line that tells of a finished step; None where it does not."""
+    """Columns of `progress` that a line fills which tells of a finished step; None where it tells of none."""
     text = line.text.strip()
     if not holds(text, WORDS):
         return None
@@ -75,24 +77,20 @@ def of_text(line: Line) -> dict[str, Any] | None:
         return None
     if step is None and not (text.startswith("{'") and "loss" in said):  # the HF Trainer counts epochs
         return None
-    tokens = _finite(_float(said.get("tokens_total")))
-    mfu = said.get("mfu_ratio", "")
-    is_told = [number for name in ("loss", "grad_norm") if name in said for number in (_float(said[name]),)]
-    return {
-        "step": step,
-        "epoch": _finite(_float(said.get("epoch"))),
-        "loss": _finite(_float(said.get("loss"))),
-        "grad_norm": _finite(_float(said.get("grad_norm"))),
-        "is_finite": all(number is not None and math.isfinite(number) for number in is_told) if is_told else None,
-        "learning_rate": _finite(_float(said.get("learning_rate"))),
-        "tokens_total": int(tokens) if tokens is not None else None,
-        "tokens_per_s_per_gpu": _finite(_float(said.get("tokens_per_s_per_gpu"))),
-        "mfu_ratio": _scaled(mfu, "%", 100),
-        "is_skipped": said["is_skipped"].strip() != "0" if "is_skipped" in said else None,
-        "logged_step_s": _scaled(took or "", "ms", 1000),
-        "ended_at": line.at,
-        "ended_at_local": line.local,
-    }
+    row: dict[str, Any] = {"step": step, "is_finite": None, "ended_at": line.at, "ended_at_local": line.local}
+    for column in said.keys() & _PLAIN:
+        row[column] = _finite(number := _float(said[column]))
+        if column in _CHECKED:
+            row["is_finite"] = row["is_finite"] is not False and number is not None and math.isfinite(number)
+    if (tokens := row.get("tokens_total")) is not None:
+        row["tokens_total"] = int(tokens)
+    if "mfu_ratio" in said:
+        row["mfu_ratio"] = _scaled(said["mfu_ratio"], "%", 100)
+    if "is_skipped" in said:
+        row["is_skipped"] = said["is_skipped"].strip() != "0"
+    if took:
+        row["logged_step_s"] = _scaled(took, "ms", 1000)
+    return row
 
 
 def _said(text: str) -> dict[str, str]:

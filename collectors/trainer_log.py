@@ -102,12 +102,12 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
             at += 1
         before = lines[-1]
         if len(log.steps) >= BATCH_ROWS:
-            yield TABLES["progress"], TABLES["progress"].rows(log.take_steps(source.rank_said))
+            yield TABLES["progress"], log.take_steps(source.rank_said)
     log.close()
     rows = log.rows.finish(source.rank_said)
     if log.rows.num_dropped:
         yield Skip(None, f"{log.rows.num_dropped} recognised lines left out: too many different ones")
-    yield TABLES["progress"], TABLES["progress"].rows(log.take_steps(source.rank_said))
+    yield TABLES["progress"], log.take_steps(source.rank_said)
     yield TABLES["log_events"], TABLES["log_events"].rows(rows)
     yield TABLES["scheduler_events"], TABLES["scheduler_events"].rows(log.announced)
     yield TABLES["ranks"], TABLES["ranks"].rows(launcher.processes(rows))
@@ -175,10 +175,14 @@ class _Log:
         if last:
             self.rows.add(Line(number, "the log breaks off here: its end was not read"), Sighting("log_breaks_off", {}))
 
-    def take_steps(self, rank_said: int | None) -> list[dict[str, Any]]:
-        """The steps not yet given out; those that name no rank are of the rank that the file's name states."""
+    def take_steps(self, rank_said: int | None) -> pl.DataFrame:
+        """`progress` of the steps not yet given out; those that name no rank are of the rank that the file's name states."""
         steps, self.steps = self.steps, []
-        return [row | {"rank": row["rank"] if row["rank"] is not None else rank_said} for row in steps]
+        names = sorted({name for row in steps for name in row})
+        columns: dict[str, Any] = {name: [row.get(name) for row in steps] for name in names}
+        if rank_said is not None and steps:
+            columns["rank"] = [rank if rank is not None else rank_said for rank in columns["rank"]]
+        return TABLES["progress"].frame(columns)
 
     def _of_task(self, line: Line) -> Line:
         """A task of srun is a rank, unless it is seen to be a launcher or to speak for other ranks."""

@@ -32,6 +32,7 @@ MIN_STEPS = 3  # with a loss, before "all sound" says anything
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding for the earliest step of any file, or none."""
     rows = case.table("progress").filter(~pl.col("is_skipped").fill_null(value=False))
+    rows = rows.select("evidence_id", "record", "step", "epoch", "loss", "grad_norm", "is_finite", "ended_at")
     rows = rows.with_columns(pl.coalesce(pl.col("step").cast(pl.Float64), "epoch").alias("at")).filter(pl.col("at").is_not_null())
     states = judged(rows, series="evidence_id", by="at").filter(pl.any_horizontal(pl.col("loss_is", "norm_is").is_not_null())).collect()
     if states.height < MIN_STEPS:

@@ -33,8 +33,8 @@ WARM_UP = 1  # first steps: allocation, compilation
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding for the lasting slow-down; NotEnoughEvidence where none is printed."""
     printed = case.table("progress").filter(pl.col("step").is_not_null() & (pl.col("logged_step_s") > 0))
-    rows = printed.sort("step", "evidence_id", "record").unique("step", keep="first", maintain_order=True)
-    steps = _thinned(rows.select("step", "logged_step_s", "evidence_id", "record").collect().rows()[WARM_UP:])
+    rows = printed.select("step", "logged_step_s", "evidence_id", "record").sort("step", "evidence_id", "record")
+    steps = _thinned(rows.unique("step", keep="first", maintain_order=True).collect().slice(WARM_UP))
     if len(steps) < 2 * MIN_STEPS:
         raise NotEnoughEvidence(f"{len(steps)} printed step times; at least {2 * MIN_STEPS} are needed to tell a lasting change from noise")
     place = _rise([step[1] for step in steps])
@@ -48,11 +48,15 @@ def analyse(case: Tables) -> Sequence[Finding]:
     return [Finding("printed_pace", "pace_dropped", says, scope="pace", numbers=numbers, cites=(cite,))]
 
 
-def _thinned(steps: Sequence[_Step]) -> list[_Step]:
+def _thinned(steps: pl.DataFrame) -> list[_Step]:
     """The steps, or the first step and the median time of each of MAX_STEPS equal stretches."""
-    width = -(-len(steps) // MAX_STEPS)
-    stretches = [steps[start : start + width] for start in range(0, len(steps), max(width, 1))]
-    return [(part[0][0], median(s[1] for s in part), part[0][2], part[0][3]) for part in stretches]
+    width = max(-(-steps.height // MAX_STEPS), 1)
+    stretches = steps.group_by((pl.int_range(pl.len()) // width).alias("stretch"), maintain_order=True)
+    return (
+        stretches.agg(pl.col("step").first(), pl.col("logged_step_s").median(), pl.col("evidence_id", "record").first())
+        .drop("stretch")
+        .rows()
+    )
 
 
 def _rise(values: Sequence[float]) -> int | None:
