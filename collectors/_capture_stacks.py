@@ -23,6 +23,7 @@ from collectors._capture_files import Folder, reason
 from collectors._capture_find import Member
 from collectors._capture_guard import Guard, let_go
 from collectors._capture_proc import is_same, is_stopped, states
+from collectors._capture_state import safe_command
 
 __all__ = ["PySpy", "Stacks", "find_py_spy", "place_of"]
 
@@ -130,7 +131,7 @@ class Stacks:
                 self.guard.done_with(pid, started)
         if code == 0:
             try:
-                self.folder.write(name, data)
+                self.folder.write(name, data if form == "json" else _without_secrets(data, member))
             except OSError as problem:
                 code, error = 74, f"cannot be written: {reason(problem)}"  # EX_IOERR
         return row | {"dump_s": round(time.monotonic() - began, 3), "rc": code, "err": error}
@@ -168,6 +169,15 @@ class Stacks:
             for stream in (process.stdout, process.stderr):
                 if stream:
                     stream.close()
+
+
+def _without_secrets(data: bytes, member: Member) -> bytes:
+    """The text form begins with the command line, which may hold line breaks: it is written as everywhere else, on one line."""
+    first, mark, rest = data.partition(b"\nPython v")
+    if not mark or not first.startswith(b"Process "):
+        return data
+    command = " ".join(" ".join(safe_command(member.process.command)).split())
+    return f"Process {member.process.pid}: {command}".encode("utf-8", "replace") + mark + rest
 
 
 def _waits_uninterruptibly(pid: int) -> bool:

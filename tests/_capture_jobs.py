@@ -61,14 +61,18 @@ def environment(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def processes(programs: Sequence[tuple[str, Mapping[str, str]]], logs: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+def processes(
+    programs: Sequence[tuple[str, Mapping[str, str]]], logs: Path, words: Sequence[str] = ()
+) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start programs, wait until each printed its first line, and end them, stopped ones too."""
     started = []
     try:
         for number, (program, env) in enumerate(programs):
             with (logs / f"out_{number}.txt").open("wb") as out:
                 started.append(
-                    subprocess.Popen([sys.executable, "-c", program], env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+                    subprocess.Popen(
+                        [sys.executable, "-c", program, *words], env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                    )
                 )
         wait_until(lambda: all((logs / f"out_{number}.txt").stat().st_size for number in range(len(programs))))
         yield started

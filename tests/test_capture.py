@@ -46,7 +46,7 @@ def port() -> int:
 def job(tmp_path: Path, port: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two ranks that wait for a lock for ever, with a secret in their environment."""
     secret = {"NCCL_API_KEY": "hunter2", "MY_TOKEN": "hunter2", "NCCL_DEBUG": "WARN"}
-    with processes([(STUCK, environment(rank, 2, port, **secret)) for rank in range(2)], tmp_path) as started:
+    with processes([(STUCK, environment(rank, 2, port, **secret)) for rank in range(2)], tmp_path, ["--api-key", "hunter2"]) as started:
         yield started
 
 
@@ -78,12 +78,14 @@ def test_a_capture_holds_stacks_logs_map_states_and_a_list_with_hashes(
     assert stays_running([process.pid for process in job])
 
 
-def test_secrets_of_the_environment_are_not_written(job: list[subprocess.Popen[bytes]], port: int, tmp_path: Path) -> None:
-    assert capture("--out", tmp_path / "out", *QUICK, "--job", port).returncode == 0
+def test_secrets_of_environment_and_command_line_are_not_written(job: list[subprocess.Popen[bytes]], port: int, tmp_path: Path) -> None:
+    assert capture("--out", tmp_path / "out", *QUICK, "--job", port, "--native").returncode == 0
+    assert (tmp_path / "out" / "host-a" / "stacks" / "round_0" / "rank_0.main.native.txt").read_text().startswith(f"Process {job[0].pid}: ")
     text = b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert b"hunter2" not in text
     assert b"NCCL_DEBUG" in text
     assert b"API_KEY" not in text
+    assert b"--api-key" in text
 
 
 def test_what_was_stopped_before_stays_stopped_and_is_still_read(job: list[subprocess.Popen[bytes]], port: int, tmp_path: Path) -> None:
