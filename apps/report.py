@@ -195,6 +195,9 @@ def _quality(
 
     homeless = began.filter(~pl.col("job_id").is_in(list(ledger.jobs))).height
 
+    last = {spell.job_id: spell for spell, _ in parts}
+    lost_sight = sum(spell.ended_at is not None and spell.ended_at < window.end and spell.end_kind == "failed" for spell in last.values())
+
     def without(column: str) -> int:
         return began.filter((pl.col("kind") != "none") & pl.col(column).is_null()).height
 
@@ -208,6 +211,7 @@ def _quality(
         ("launches without their number of GPUs: not in the training time ratio", sum(s.num_gpus is None for s, _ in parts), len(parts)),
         ("launches without their number of hosts: not in the node-days", sum(s.num_hosts is None for s, _ in parts), len(parts)),
         ("launches missing in the numbering of their job", missing, len(parts) + missing),
+        ("jobs that were last seen to fail: what ran after it is not recorded, and MTBF seems shorter than it is", lost_sight, len(last)),
         ("incidents opened and never closed: counted nowhere", len(still_open), None),
         ("incidents without any moment, of all weeks: counted nowhere", ledger.incidents["at"].null_count(), ledger.incidents.height),
         ("launches without a start, of all weeks", ledger.num_without_start, None),

@@ -34,8 +34,8 @@ def quantity(value: float | None, unit: str) -> str:
         return MISSING
     if unit == "":
         return f"{100 * value:.1f} %"
-    if unit == "s":
-        return seconds(value)
+    if unit == "s" or (unit == "h" and value < 1):
+        return seconds(value * (1.0 if unit == "s" else 3600.0))
     if unit == "tokens":
         return f"{value:,.0f} tokens" if value < 1e6 else f"{value / 1e9:,.2f} billion tokens"
     digits = 0 if value == int(value) or value >= 1000 else 2 if value < 20 else 1
@@ -66,8 +66,8 @@ def basis(figure: Row) -> str:
     elif figure["n"]:
         parts.append(f"of {figure['n']:,}")
     if figure["low"] is not None:
-        high = "no upper bound" if figure["high"] is None else f"{figure['high']:,.2f}"
-        parts.append(f"95 %: {figure['low']:,.2f} to {high}")
+        high = "no upper bound" if figure["high"] is None else _bound(figure["high"])
+        parts.append(f"95 %: {_bound(figure['low'])} to {high}")
     if figure["left_out"]:
         parts.append(f"{figure['left_out']:,} left out")
     if figure["why"]:
@@ -77,6 +77,10 @@ def basis(figure: Row) -> str:
 
 def _plain(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def _bound(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.3g}"
 
 
 def before(figure: Row) -> str:
@@ -118,7 +122,7 @@ def headline(document: Row) -> str:
     lines = [f"{stops:.0f} {word}: {whose}."]
     mtbf, median, ratio = told["mtbf"], told["mttr_median"], told["effective_ratio"]
     if mtbf["value"] is not None:
-        lines.append(f"One failure every {mtbf['value']:,.2f} job hours.")
+        lines.append(f"One failure every {quantity(mtbf['value'], 'h')} of a job.")
     if median["value"] is not None:
         lines.append(f"Half of the failures were over within {seconds(median['value'])} (budget 10 min).")
     if ratio["value"] is not None:

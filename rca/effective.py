@@ -16,13 +16,12 @@ from typing import Final
 import polars as pl
 
 from rca import formulas
-from rca.ledger import Interval, Ledger, Spell, clipped, length_s, union
+from rca.ledger import NEAR, Interval, Ledger, Spell, clipped, length_s, union
 from rca.window import Figure, Window
 
 __all__ = ["effective", "is_seen", "stretches", "unexplained_h"]
 
 HOUR_S: Final = 3600.0
-NEAR: Final = timedelta(minutes=30)  # a fault may show this long before the launch ends: the usual time-out of a collective
 
 
 def stretches(ledger: Ledger, window: Window) -> list[tuple[Spell, Interval]]:

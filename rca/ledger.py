@@ -3,8 +3,8 @@
 1. Of several revisions of an incident, or records of one launch, the newest counts.
 2. An interruption lasts from when the fault first showed (else was noticed, else opened) to the end of its `resume` stage. Without that end its
    length is not known; `until` is then the latest end of any stage, which bounds what it cost from below.
-3. A job's span runs from its first launch to its last end, the time between two launches included. It is cut at the launches into spells, each
-   as large as the attempt that began it. A spell that is still running has no end.
+3. A job's span runs from its first launch to its last end, or to the end of the interruption that ended it, the time between two launches
+   included. It is cut at the launches into spells, each as large as the attempt that began it. A spell that is still running has no end.
 4. Words outside the closed lists read as `unknown`; moments outside `EARLIEST` to `LATEST`, impossible costs and recomputation of years read as
    not recorded. All are counted.
 """
@@ -23,11 +23,12 @@ import polars as pl
 from rca.causes import ATTRIBUTIONS, CAUSES, LAYERS, STAGES
 from rca.incident import RECURS_WITHIN, recurrence
 
-__all__ = ["Interval", "Ledger", "Spell", "clipped", "length_s", "open_ledger", "union"]
+__all__ = ["NEAR", "Interval", "Ledger", "Spell", "clipped", "length_s", "open_ledger", "union"]
 
 Interval = tuple[datetime, datetime]
 FAILURE = ("platform", "workload", "unknown")  # attributions that count as failures; what nobody attributed is unplanned
 EARLIEST, LATEST = datetime(1990, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+NEAR = timedelta(minutes=30)  # a fault may show so long before the launch ends, or after: the usual time-out of a collective
 MAX_RECOMPUTED_S = 366 * 86400.0
 MAX_COST = 10**15  # GPU seconds, steps, tokens: a hundred times the longest training yet
 _COSTS = ("lost_gpu_s", "recomputed_s", "recomputed_steps", "recomputed_tokens", "num_gpus")
@@ -45,6 +46,7 @@ class Spell:
     stopped_at: datetime | None  # of the attempt itself; None = it ran to the end of the spell, as far as is recorded
     num_hosts: int | None
     num_gpus: int | None
+    end_kind: str | None  # of the attempt
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,11 @@ def open_ledger(incidents: pl.DataFrame, stages: pl.DataFrame, attempts: pl.Data
     launches = _newest(attempts.filter(pl.col("job_id").is_not_null()), ["job_id", "attempt"], ["ended_at", "last_step"])
     timed, num_ends = _possible(launches)
     timed = timed.filter(timed["ended_at"].is_not_null() | launches["ended_at"].is_null())  # else it would seem to run still
+    dated = _with_repeats(_with_times(plain, known))
     return Ledger(
-        incidents=_with_repeats(_with_times(plain, known)),
+        incidents=dated,
         stages=known,
-        spells=tuple(_spells(timed)),
+        spells=tuple(_spells(timed, dated)),
         num_older=incidents.height - kept.height + attempts.height - launches.height,
         num_strange=num_words + num_odd + num_late + num_ends,
         num_without_start=timed["started_at"].null_count() + launches.height - timed.height,
@@ -157,19 +160,25 @@ def _with_repeats(incidents: pl.DataFrame) -> pl.DataFrame:
     return incidents.with_columns(pl.Series("repeats", found, dtype=pl.String))
 
 
-def _spells(launches: pl.DataFrame) -> Iterable[Spell]:
+def _spells(launches: pl.DataFrame, incidents: pl.DataFrame) -> Iterable[Spell]:
     """The spells of every job, in order."""
+    stops: dict[str, list[Interval]] = defaultdict(list)
+    ended_by = incidents.filter((pl.col("kind") != "none") & pl.col("until").is_not_null())
+    for job, at, until in ended_by.select("job_id", "at", "until").iter_rows():
+        stops[job].append((at, until))
     by_job: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in launches.filter(pl.col("started_at").is_not_null()).sort("job_id", "started_at", "attempt").iter_rows(named=True):
         by_job[row["job_id"]].append(row)
     for job, rows in by_job.items():
         last_end = max((row["ended_at"] for row in rows if row["ended_at"]), default=None)
+        if last_end is not None:
+            last_end = max([last_end, *(until for at, until in stops[job] if rows[0]["started_at"] <= at <= last_end + NEAR)])
         for place, row in enumerate(rows):
             is_last = place == len(rows) - 1
             ended = (last_end if row["ended_at"] else None) if is_last else rows[place + 1]["started_at"]
             if ended is not None and ended < row["started_at"]:
                 ended = row["started_at"]
-            yield Spell(job, row["attempt"], row["started_at"], ended, row["ended_at"], row["num_hosts"], row["num_gpus"])
+            yield Spell(job, row["attempt"], row["started_at"], ended, row["ended_at"], row["num_hosts"], row["num_gpus"], row["end_kind"])
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:

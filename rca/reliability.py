@@ -107,10 +107,14 @@ def _between(name: str, says: str, count: int, hours: float, *, left_out: int) -
         return Figure(name, says, None, "h", float(count), None, n=count, left_out=left_out, why="no job hours are recorded")
     few, many = formulas.poisson_interval(count)
     low, high = hours / many, hours / few if few else None
-    why = f"0 in {hours:,.1f} h: at least {low:,.1f} h, at 95 %" if not count else None
+    why = f"0 in {_short(hours)} h: at least {_short(low)} h, at 95 %" if not count else None
     return Figure(
         name, says, formulas.mean_time(count, hours), "h", hours, float(count), n=count, left_out=left_out, low=low, high=high, why=why
     )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.3g}"
 
 
 def _repair(ledger: Ledger, failures: pl.DataFrame) -> Iterable[Figure]:

@@ -125,6 +125,16 @@ def test_launch_that_was_never_closed_ends_where_the_next_begins() -> None:
     assert told["effective_ratio"].value == 1
 
 
+def test_downtime_after_the_last_recorded_launch_is_time_under_way() -> None:
+    book = ledger(
+        [incident("INC-1", 10, lost_gpu_s=16 * 7200.0, recomputed_s=0.0)],
+        [stage("INC-1", "resume", 11, 12)],
+        [attempt(0, 0, 10.1, end_kind="failed")],  # the launch that followed is not recorded
+    )
+    assert of(book)["job_hours"].value == 12
+    assert of(book)["effective_ratio"].value == pytest.approx(10 / 12)
+
+
 def test_gap_between_launches_trains_nothing_and_is_reported() -> None:
     book = ledger(attempts=[attempt(0, 0, 80), attempt(1, 90, 100)])
     assert of(book)["effective_ratio"].value == pytest.approx(0.9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -121,6 +122,12 @@ def test_actions_and_gaps_of_the_records_are_named() -> None:
     assert {row["what"]: row["num"] for row in told["quality"]}["interruptions of unknown cause"] == 1
 
 
+def test_job_that_was_last_seen_failing_is_told() -> None:
+    told = weekly(tables([incident("INC-1", 10)], [], [attempt(0, 0, 10, end_kind="failed")]), WEEK).document
+    assert any(row["what"].startswith("jobs that were last seen to fail") and row["num"] == 1 for row in told["quality"])
+    assert not any(row["what"].startswith("jobs that were last seen to fail") for row in report().document["quality"])
+
+
 def test_weeks_before_are_those_that_were_recorded() -> None:
     told = report().document
     assert told["weeks_before"] == ["2026-W08", "2026-W09"]
@@ -219,6 +226,15 @@ def test_no_element_or_attribute_of_the_page_comes_from_a_record() -> None:
     shown = "".join(Seen(page(bad.document, {}, {})).text)
     assert '<img src=x onerror="alert(1)">' in shown  # as text
     assert "\x1b" not in shown
+
+
+def test_page_without_plotly_has_its_tables_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = report()
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    text = page(one.document, one.frames, {})
+    assert "No pictures: plotly is not installed" in text
+    assert "<script" not in text
+    assert "<h2>What happened</h2>" in text
 
 
 def test_charts_take_no_mark_up_from_a_record() -> None:
