@@ -1,25 +1,30 @@
-"""Which log files are of this job? Others lie beside: of another job, of an earlier launch. Pure: tables in, reasons out.
+"""Which files are of this job? Others lie beside: of another job, of an earlier launch. Pure: tables in, reasons out.
 
-What is no log (maps, recorder dumps, stacks, step timings) says who the job is: host and process id of each rank, and when it ran. A log
-that contradicts it is foreign. Where nothing else is there, logs that contradict each other are told apart by who they name, and the newest
-set counts.
+Logs are told here, step timings by rca/timing_sets.py; what lies among them goes with them. What is no log (maps, recorder dumps, stacks,
+step timings) says who the job is: host and process id of each rank, and when it ran. A log that contradicts it is foreign. Where nothing else
+is there, logs that contradict each other are told apart by who they name, and the newest set counts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import polars as pl
 
+from rca.timing_sets import foreign_timings
 from rca.types import Tables
 
-__all__ = ["foreign_logs"]
+__all__ = ["foreign_evidence", "foreign_logs"]
 
 LOGS = ("log_events", "scheduler_events", "progress")  # tables that only logs fill
 NEAR = timedelta(hours=1)  # a log may begin before the first recorded call and end after the last one
+PRINTS = (
+    3  # steps are printed so many times as far apart before the oldest recorded call, at most: a dump may hold less than lies between two
+)
+QUARTER, MAX_ZONE = timedelta(minutes=15), timedelta(hours=14)  # stamps without zone are off by a multiple of the one, up to the other
 
 
 @dataclass
@@ -46,21 +51,31 @@ class _Job:
     pids: Mapping[int, frozenset[int]]
     first_at: datetime | None
     last_at: datetime | None
+    calls: Mapping[int, tuple[datetime, datetime]]  # rank -> first and last recorded call
 
 
-def foreign_logs(case: Tables) -> dict[str, str]:
-    """evidence_id -> why it is left out, of every log that cannot be of this job.
+def foreign_evidence(case: Tables, stale: Collection[str]) -> dict[str, str]:
+    """evidence_id -> why it is left out, of logs, step timings and what lies among them; `stale` dumps are of an earlier launch."""
+    timings = foreign_timings(case, {*stale, *foreign_logs(case, stale)})
+    logs = foreign_logs(case, {*stale, *timings})  # again: other timings told another time of the job
+    return _kernels(case, logs, {*stale, *timings}) | _among(case, logs, timings, stale) | logs | timings
+
+
+def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]:
+    """evidence_id -> why it is left out, of every log that cannot be of this job. `left_out`: other evidence that is foreign.
 
     1. By process id, else by host: a file that names another one for a rank than maps, dumps and stacks do is foreign. Not when no log
-       agrees with them: then they only number or name things differently (pids inside a container, names of pods).
+       agrees with them: then they only number or name things differently (pids inside a container, names of pods). But a log that names other
+       processes, and prints steps only when the recorded calls were over or had not begun, is of another run even so.
     2. Where 1 decides nothing, files are tied by the (rank, process id) they share; of sets that contradict each other the newest stays.
     3. By time: a file that says nothing of ranks and lies outside the time of the job.
     """
     files = _files(case)
     if not files:
         return {}
-    job = _job(case, frozenset(files))
+    job = _job(case, frozenset(files), sorted(left_out))
     foreign = _contradicting(files, job)
+    foreign |= _another_run({id_: file for id_, file in files.items() if id_ not in foreign}, job, _printed(case))
     rest = {id_: file for id_, file in sorted(files.items()) if id_ not in foreign}
     foreign |= _older_sets(rest, job)
     return foreign | _outside({id_: file for id_, file in rest.items() if id_ not in foreign}, job)
@@ -87,7 +102,7 @@ def _files(case: Tables) -> dict[str, _File]:
     return dict(files)
 
 
-def _job(case: Tables, logs: frozenset[str]) -> _Job:
+def _job(case: Tables, logs: frozenset[str], left_out: Collection[str]) -> _Job:
     """The job as maps, dumps, stacks and timings know it."""
     hosts: dict[int, set[str]] = defaultdict(set)
     pids: dict[int, set[int]] = defaultdict(set)
@@ -102,18 +117,22 @@ def _job(case: Tables, logs: frozenset[str]) -> _Job:
                 hosts[rank].add(host)
             if pid is not None and role in (None, "trainer", "main", "unknown"):
                 pids[rank].add(pid)
+    dumps = case.table("dumps").filter(~pl.col("evidence_id").is_in(left_out)).select("rank", "first_at", "last_at").drop_nulls()
+    calls = dumps.group_by("rank").agg(pl.col("first_at").min(), pl.col("last_at").max())
     return _Job(
         {rank: next(iter(names)) for rank, names in hosts.items() if len(names) == 1},
         {rank: frozenset(ids) for rank, ids in pids.items()},
-        *_span(case),
+        *_span(case, left_out),
+        {rank: (first, last) for rank, first, last in calls.collect().iter_rows()},
     )
 
 
-def _span(case: Tables) -> tuple[datetime | None, datetime | None]:
+def _span(case: Tables, left_out: Collection[str]) -> tuple[datetime | None, datetime | None]:
     """First and last instant that dumps and step timings tell."""
     found = []
     for table, first, last in (("dumps", "first_at", "last_at"), ("steps", "started_at", "started_at")):
-        found.append(case.table(table).select(pl.col(first).min().alias("first"), pl.col(last).max().alias("last")).collect().row(0))
+        rows = case.table(table).filter(~pl.col("evidence_id").is_in(left_out))
+        found.append(rows.select(pl.col(first).min().alias("first"), pl.col(last).max().alias("last")).collect().row(0))
     firsts, lasts = [f for f, _ in found if f is not None], [t for _, t in found if t is not None]
     return min(firsts, default=None), max(lasts, default=None)
 
@@ -131,6 +150,103 @@ def _contradicting(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
             found[id_] = telling[0]
         elif not any(trusts) and all(whys):
             found[id_] = str(whys[0])
+    return found
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """When a log printed its first and last step, how far apart it prints them, and whether the stamps lack their zone."""
+
+    first: datetime
+    last: datetime
+    every: timedelta
+    is_local: bool
+
+
+def _printed(case: Tables) -> dict[str, _Printed]:
+    rows = case.table("progress").select("evidence_id", "ended_at", "ended_at_local").collect()
+    found = {}
+    for (id_,), own in sorted(rows.group_by("evidence_id"), key=lambda item: str(item[0])):
+        dated = own["ended_at"].drop_nulls()
+        moments = [at.replace(tzinfo=None) for at in dated.to_list()] or [
+            at for text in own["ended_at_local"].drop_nulls().to_list() if (at := _naive(text)) is not None
+        ]
+        if len(moments) > 1:
+            first, last = min(moments), max(moments)
+            found[str(id_)] = _Printed(first, last, (last - first) / (len(moments) - 1), is_local=not dated.len())
+    return found
+
+
+def _naive(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.replace(",", ".")).replace(tzinfo=None)
+    except ValueError:
+        return None
+
+
+def _another_run(files: Mapping[str, _File], job: _Job, printed: Mapping[str, _Printed]) -> dict[str, str]:
+    """Logs whose processes are not the job's, and whose steps were printed before its recorded calls or after them; with them whoever names those."""
+    found = {}
+    for id_, file in sorted(files.items()):
+        why, ranks, steps = _by_pid(file, job), {rank for rank, _, _ in file.ranks} & job.calls.keys(), printed.get(id_)
+        if why and ranks and steps is not None and all(_apart(steps, *job.calls[rank]) for rank in ranks):
+            found[id_] = f"{why}; its steps were printed when the recorded calls were over or had not begun"
+    pairs = {pair: why for id_, why in found.items() for pair in _pairs(files[id_])}
+    for id_, file in sorted(files.items()):
+        shared = [pairs[pair] for pair in _pairs(file) if pair in pairs]
+        if id_ not in found and shared and _by_pid(file, job):
+            found[id_] = shared[0]
+    return found
+
+
+def _apart(steps: _Printed, first_call: datetime, last_call: datetime) -> bool:
+    """Whether no step was printed while the calls were recorded, in whatever zone the stamps are."""
+    first, last = first_call.replace(tzinfo=None) - PRINTS * steps.every, last_call.replace(tzinfo=None)
+    most = MAX_ZONE // QUARTER if steps.is_local else 0
+    return all(steps.first + n * QUARTER > last or steps.last + n * QUARTER < first for n in range(-most, most + 1))
+
+
+def _kernels(case: Tables, logs: Collection[str], left_out: Collection[str]) -> dict[str, str]:
+    """Kernel logs in which every record is of a process that only foreign logs know."""
+    files = _files(case)
+    named = {id_: file.pids | {pid for _, _, pid in file.ranks if pid is not None} for id_, file in files.items()}
+    job = _job(case, frozenset(files), sorted(left_out))
+    own = frozenset().union(*job.pids.values(), *(pids for id_, pids in named.items() if id_ not in logs))
+    foreign = frozenset().union(*(named[id_] for id_ in logs)) - own
+    told = case.table("kernel_events").group_by("evidence_id").agg(pl.col("pid").unique()).sort("evidence_id").collect()
+    return {
+        id_: f"of another run or job: all it records is of process {min(pids)}, which is of a log that was left out"
+        for id_, pids in told.iter_rows()
+        if None not in pids and set(pids) <= foreign
+    }
+
+
+def _among(case: Tables, logs: Collection[str], timings: Collection[str], stale: Collection[str]) -> dict[str, str]:
+    """Other files of a folder in which all that can be told is foreign: logs and timings, or logs and a second kernel log of a host."""
+    paths = dict(case.table("readings").select("evidence_id", "path").unique("evidence_id", keep="first").collect().iter_rows())
+    told = {
+        id_
+        for table in ("dumps", "stacks", "steps", "rank_progress")
+        for id_ in case.table(table).select(pl.col("evidence_id").unique()).collect()["evidence_id"]
+        if id_ not in stale
+    } | {id_ for id_, file in _files(case).items() if file.ranks}  # a log that names no rank goes with the others
+    kernels: dict[str, set[str | None]] = defaultdict(set)
+    for id_, host in case.table("host_logs").select("evidence_id", "host").unique().collect().iter_rows():
+        kernels[id_].add(host)
+    parts = {id_: path.split("/")[:-1] for id_, path in sorted(paths.items())}
+    found = {}
+    for folder in sorted({tuple(parts[id_][:n]) for id_ in (*logs, *timings) if id_ in parts for n in range(1, len(parts[id_]) + 1)}):
+        inside = [id_ for id_, words in parts.items() if tuple(words[: len(folder)]) == folder]
+        foreign = [[id_ for id_ in inside if id_ in kind] for kind in (logs, timings)]
+        rest = [id_ for id_ in inside if id_ not in logs and id_ not in timings]
+        elsewhere = set().union(*(hosts for id_, hosts in kernels.items() if id_ not in inside))
+        if told.intersection(rest):
+            continue
+        found |= {
+            id_: f"of another run or job: it lies in {'/'.join(folder)} with logs or timings that are"
+            for id_ in rest
+            if all(foreign) or (len(foreign[0]) > 1 and id_ in kernels and None not in kernels[id_] and kernels[id_] <= elsewhere)
+        }
     return found
 
 

@@ -228,7 +228,8 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
     for name in ("kernel_events", "host_logs"):
         frames[name] = topology.with_hosts(frames[name], hosts)
     frames["readings"] = readings_frame(readings)
-    left_out = belonging.foreign_logs(MemoryCase(frames)) | topology.stale_dumps(frames["dumps"], hints)
+    stale = topology.stale_dumps(frames["dumps"], hints)
+    left_out = belonging.foreign_evidence(MemoryCase(frames), stale) | stale
     frames["evidence"] = _evidence(readings, frames, left_out)
     return frames
 
@@ -330,7 +331,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, name: str, frame: pl.DataFram
 def _insert_parts(connection: duckdb.DuckDBPyConnection, name: str, parts: Iterable[Path]) -> None:
     listed = ", ".join(f'"{column}"' for column in TABLES[name].schema.names())
     for part in parts:
-        connection.execute(f'INSERT INTO "{name}" SELECT {listed} FROM read_parquet(?)', [str(part)])
+        connection.execute(f'INSERT INTO "{name}" SELECT {listed} FROM read_parquet(?)', [glob.escape(str(part))])
 
 
 def is_current(target: Path, inventory: Inventory) -> bool:
