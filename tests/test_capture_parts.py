@@ -18,7 +18,7 @@ from _capture_jobs import environment, wait_until
 from _house import RCA, ROOT
 
 from collectors import _capture_gpu, _capture_logs, _capture_recorder, xid
-from collectors._capture_debug_server import find_server
+from collectors._capture_debug_server import fetch, find_server
 from collectors._capture_facts import owners
 from collectors._capture_files import PARTIAL, Folder, open_regular
 from collectors._capture_find import Member
@@ -62,13 +62,15 @@ def launch(tmp_path: Path) -> Iterator[Any]:
     def start(program: str = SLEEP, *, rank: int = 0, out: Any = None, err: Any = None, **more: str) -> Member:
         mark = tmp_path / f"ready{len(started)}"
         with mark.open("wb") as ready:
+            said = Path(f"/proc/self/fd/{(out or ready).fileno()}") if out != subprocess.PIPE else None
+            before = said.stat().st_size if said else 0
             env = environment(rank, 4, 29500, XDG_CACHE_HOME=str(tmp_path / "cache"), **more)
             process = subprocess.Popen(
                 [sys.executable, "-c", program], env=env, stdout=out or ready, stderr=err or subprocess.DEVNULL, stdin=subprocess.DEVNULL
             )
-        started.append(process)
-        if out is None:
-            wait_until(lambda: mark.stat().st_size)
+            started.append(process)
+            if said:
+                wait_until(lambda: said.stat().st_size > before)  # its first line
         wait_until(lambda: read_process(process.pid) is not None)  # until it has its command line
         found = read_process(process.pid)
         assert found is not None
@@ -276,3 +278,65 @@ def test_a_partial_capture_is_read_and_shows_as_such(folder: Folder) -> None:
     assert stat.S_ISREG((folder.root / PARTIAL).stat().st_mode)
     done = subprocess.run([*RCA, "diagnose", str(folder.root.parent), "--json"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert any("cut short" in skip["why"] for skip in json.loads(done.stdout)["skipped"])
+
+
+LISTENS = """
+import ctypes, socket, sys, time
+ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)
+held = [socket.create_server((host, 0)) for host in {hosts!r}]
+print(*(s.getsockname()[1] for s in held), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "is_found"),
+    [
+        (b"pt_workerserver", ["0.0.0.0", "127.0.0.1"], True),
+        (b"pt_workerserver", ["0.0.0.0", "0.0.0.0"], False),  # which of them is it?
+        (b"python", ["0.0.0.0"], None),  # no such server: a socket of something else
+    ],
+)
+def test_only_a_socket_that_can_be_nothing_else_is_the_debug_server(
+    name: bytes, hosts: list[str], *, is_found: bool | None, launch: Any, tmp_path: Path
+) -> None:
+    member = launch(LISTENS.format(name=name, hosts=hosts))
+    ports = [int(port) for port in (tmp_path / "ready0").read_text().split()]
+    found = find_server(member.process.pid, None)
+    if is_found:
+        assert found == ports[0]
+        assert isinstance(find_server(member.process.pid, str(ports[0])), str)  # that one is the store
+    elif is_found is None:
+        assert found is None
+    else:
+        assert found == "2 sockets could be the debug server: none is tried"
+
+
+def test_handlers_that_only_read_are_asked_and_no_others() -> None:
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from threading import Thread
+
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(200 if "fr_trace" in self.path else 404)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        assert list(fetch(server.server_port)) == [("fr_trace_json", b"{}", "")]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert asked == ["/handler/fr_trace_json", "/handler/dump_nccl_trace_json?onlyactive=false"]
+    assert [(handler, data) for handler, data, _ in fetch(server.server_port)] == [("fr_trace_json", None), ("dump_nccl_trace_json", None)]
