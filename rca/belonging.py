@@ -233,17 +233,21 @@ def _among(case: Tables, logs: Collection[str], timings: Collection[str], stale:
     kernels: dict[str, set[str | None]] = defaultdict(set)
     for id_, host in case.table("host_logs").select("evidence_id", "host").unique().collect().iter_rows():
         kernels[id_].add(host)
-    parts = {id_: path.split("/")[:-1] for id_, path in sorted(paths.items())}
-    found = {}
-    for folder in sorted({tuple(parts[id_][:n]) for id_ in (*logs, *timings) if id_ in parts for n in range(1, len(parts[id_]) + 1)}):
-        inside = [id_ for id_, words in parts.items() if tuple(words[: len(folder)]) == folder]
+    folders: dict[str, list[str]] = defaultdict(list)
+    for id_, path in sorted(paths.items()):
+        for place, letter in enumerate(path):
+            if letter == "/":
+                folders[path[:place]].append(id_)
+    found: dict[str, str] = {}
+    for folder, inside in sorted(folders.items()):
         foreign = [[id_ for id_ in inside if id_ in kind] for kind in (logs, timings)]
         rest = [id_ for id_ in inside if id_ not in logs and id_ not in timings]
-        elsewhere = set().union(*(hosts for id_, hosts in kernels.items() if id_ not in inside))
-        if told.intersection(rest):
+        if not any(foreign) or told.intersection(rest):
             continue
+        within = frozenset(inside)
+        elsewhere = set().union(*(hosts for id_, hosts in kernels.items() if id_ not in within))
         found |= {
-            id_: f"of another run or job: it lies in {'/'.join(folder)} with logs or timings that are"
+            id_: f"of another run or job: it lies in {folder} with logs or timings that are"
             for id_ in rest
             if all(foreign) or (len(foreign[0]) > 1 and id_ in kernels and None not in kernels[id_] and kernels[id_] <= elsewhere)
         }
