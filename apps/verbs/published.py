@@ -28,7 +28,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write([to_json({"schema_version": "rca.published/1", "figures": [row.as_row() for row in rows]})])
         return 0
-    shown = [(row.figure, "-" if row.published is None else f"{row.published:,g}", _number(row.ours), row.unit, MARKS[row.agrees], row.why) for row in rows]
+    shown = [
+        (row.figure, "-" if row.published is None else f"{row.published:,g}", _number(row.ours), row.unit, MARKS[row.agrees], row.why)
+        for row in rows
+    ]
     sources = sorted({row.source for row in rows})
     agree, differ = sum(row.agrees is True for row in rows), sum(row.agrees is False for row in rows)
     write(columns(("figure", "printed", "ours", "unit", "agrees", "why"), shown))
