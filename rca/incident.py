@@ -184,6 +184,10 @@ def fold(notes: Sequence[Mapping[str, Any]]) -> Record:
     steps = told.get("recomputed_steps")
     if steps is None and last is not None and checkpoint is not None and last >= checkpoint:
         steps = last - checkpoint
+    typed: Record = {}  # moments of `detect` that a person stated: the first is that of the fault
+    for one in notes:
+        if one["kind"] == "stage" and one["data"]["stage"] == "detect":
+            typed |= {name: value for name, value in one["data"].items() if value is not None}
     opened_at = instant(opened["at"])
     assert opened_at is not None
     return incident_record(
@@ -192,8 +196,8 @@ def fold(notes: Sequence[Mapping[str, Any]]) -> Record:
         diagnosis=told["diagnosis"],
         opened_at=opened_at,
         closed_at=instant(closes[-1]["at"]) if closes else None,
-        began_at=instant(told["diagnosis"]["at"] or told.get("began_at")),
-        detected_at=instant(told["detected_at"]),
+        began_at=instant(typed.get("started_at") or told["diagnosis"]["at"] or told.get("began_at")),
+        detected_at=instant(typed.get("ended_at") or told.get("detected_at")),
         stages=stages_of(notes),
         stated=stated,
         because="; ".join(because) or None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from _house import CASES, FOLDERS, ROOT, frames, memory_case
 
 from rca.case import MemoryCase
-from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS, STAGES
+from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS, STAGES, WHOLE_BUDGET_S
 from rca.course import course, evidence_stages, fingerprint, job_facts
 from rca.errors import UsageError
 from rca.incident import fold, incident_record, merged, recurrence, stages_of
@@ -82,6 +83,15 @@ def test_schema_refuses_what_a_record_must_not_be() -> None:
     ):  # fmt: skip
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.Draft202012Validator(SCHEMA).validate(record | change)
+
+
+def test_page_about_incidents_states_the_budgets_of_the_library() -> None:
+    page = (ROOT / "docs" / "incidents.md").read_text("utf-8").replace("\n", " ")
+    stated = page[page.index("Budgets: ") : page.index("A stage without both moments")]
+    allowed = {name: budget for name, budget in STAGES.items() if budget is not None}
+    parts = re.findall(r"((?:[a-z]+(?: and )?)+) (\d+) s\b", stated)
+    found = {name: float(budget) for names, budget in parts for name in names.split(" and ")}
+    assert found == {**allowed, "whole": WHOLE_BUDGET_S}
 
 
 def test_open_incident_has_what_the_tool_said_and_no_end() -> None:
@@ -182,6 +192,12 @@ def test_typed_moments_go_before_told_ones_field_by_field() -> None:
     )
     assert [s["origin"] for s in stages_of(notes[:1])] == ["evidence"]
     assert [s["stage"] for s in stages_of([stage("resume", 1, 2), stage("queue", 1, 2)])] == ["queue", "resume"]
+
+
+def test_stated_moments_of_detect_are_those_of_the_fault_and_of_noticing() -> None:
+    record = valid(fold([opened(diagnosis=SAID | {"at": None}), stage("detect", -100, 20), stage("resume", 100, 200)]))
+    assert (record["began_at"], record["detected_at"], record["lost_gpu_s"]) == (iso(at(-100)), iso(at(20)), 8 * 300)
+    assert fold([opened(), stage("detect", None, 20)])["began_at"] == SAID["at"]
 
 
 def test_lost_gpu_time_runs_from_the_fault_to_resume_or_the_last_stage_that_ended() -> None:

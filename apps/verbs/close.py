@@ -161,8 +161,12 @@ def _warn(record: Mapping[str, Any], launch: Path | None) -> None:
 
     if record["cause"] == "unknown" and not record["is_overruled"]:
         complain("closed with an unknown cause: when somebody knows, `rca overrule PATH --cause ... --because ...` and close again")
-    if record["lost_gpu_s"] is None:
-        lacks = "GPUs (--gpus)" if record["num_gpus"] is None else "a moment of the fault, or a stage that has ended (rca stage)"
+    if record["lost_gpu_s"] is None and record["attribution"] != "none":
+        lacks = (
+            "GPUs (--gpus)"
+            if record["num_gpus"] is None
+            else "a moment of the fault (rca stage PATH detect --start T), or a stage that has ended"
+        )
         complain(f"the lost GPU time is not known: the record lacks {lacks}")
     if launch is None:
         complain("no record of the launch: nothing in the evidence tells when the job began")

@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from apps.notebook import Notebook
 
 __all__ = ["arguments", "run"]
+
+LATE = timedelta(hours=1)  # evidence is collected within minutes while somebody deals with it
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     from apps import life, moments
     from apps.document import to_json
-    from apps.incident_text import next_lines, record_lines
+    from apps.incident_text import next_lines, record_lines, span
     from apps.notebook import notebook
     from apps.plain import complain
     from apps.text import write
@@ -71,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
         write([to_json(record)])
         return 0
     write([f"{incident_id} is open; notes: {file}", seen.headline, "", *record_lines(record), "", *next_lines(args.path)])
+    if by_hand is None and seen.course.last_at is not None and asked_at - seen.course.last_at > LATE:
+        complain(
+            f"opened {span((asked_at - seen.course.last_at).total_seconds())} after the last sign of life in the evidence: if that is not when it "
+            "was dealt with, give --detected-at, and `rca stage PATH localize --end T`"
+        )
     if seen.verdict.cause == "unknown":
         complain("the cause is open: more evidence into the folder, or `rca overrule` when somebody knows")
     return 0
