@@ -30,7 +30,7 @@ _ENDS: Final[Mapping[str, str]] = {  # analysis -> how the job ended, as its fin
     "process_death": "a process died",
     "first_exception": "the program raised",
 }
-_MENTIONS: Final = frozenset({"stop_after_fault", "outlived", "tie"})  # signs that say nothing of how the job ended
+_MENTIONS: Final = frozenset({"stop_after_fault", "outlived", "tie", "end_unread"})  # signs that say nothing of how the job ended
 
 
 def percent(probability: float) -> str:
