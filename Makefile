@@ -2,16 +2,26 @@
 PYTHON ?= python3
 VENV := .venv
 RCA := $(VENV)/bin/rca
+CHROMIUM := /usr/bin/chromium
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 
-.PHONY: demo setup test check format docs bench clean
+.PHONY: demo setup test test-browser check format docs bench clean
 
 demo: $(VENV)/.user  ## one real incident, start to finish (no torch needed)
 	$(RCA) diagnose data/cases/lock_hang
 
 test: $(VENV)/.dev  ## all tests, fast ones first
-	$(VENV)/bin/python -m pytest -m "not slow and not live"
-	$(VENV)/bin/python -m pytest -m "slow or live"
+	$(VENV)/bin/python -m pytest -m "not slow and not live and not browser"
+	$(VENV)/bin/python -m pytest -m "(slow or live) and not browser"
+	$(MAKE) test-browser
+
+test-browser: $(VENV)/.dev | $(CHROMIUM)  ## the explorer in headless Chromium
+	$(VENV)/bin/python -m pytest -m browser
+
+$(CHROMIUM):
+	@[ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null || \
+		{ echo "the browser tests need $(CHROMIUM): install the package chromium (as root, where there is apt-get, make does)" >&2; exit 1; }
+	apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends chromium
 
 check: $(VENV)/.dev  ## style, types, architecture
 	$(VENV)/bin/ruff check .

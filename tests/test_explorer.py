@@ -19,7 +19,6 @@ from rca import plugins
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:(streamlit|starlette|uvicorn|altair|pandas|tornado)")
 INTERPRETED = ("markdown", "error", "warning", "info", "success", "caption", "title", "header", "subheader", "metric", "html")
 
 
