@@ -24,6 +24,7 @@ LOST_STEPS = (
 OTHER_CLOCK = timedelta(minutes=5)  # that the clocks of two hosts may be apart, where the dump of a rank itself is missing
 LOGGED = timedelta(hours=1)  # before the first line that is known of a log, or after its last one
 SAME_START_S, SAME_SHARE = 1.0, 0.05  # two files that mean the same step differ by less; s, and share of a time or loss
+FIRM = 3  # tie of a file to the job: by the recorded calls of its own ranks, or it was being written when stacks were taken
 Span = tuple[datetime, datetime]
 
 
@@ -68,7 +69,7 @@ def foreign_timings(case: Tables, foreign: Collection[str]) -> dict[str, str]:
     found = _other_ranks(files, job) | _other_hosts(files, job)
     told = {id_: _in_time(file, job) for id_, file in files.items()}
     found |= {id_: why for id_, (_, why) in told.items() if why and not _goes_on(id_, files, told)}
-    found |= _beside(files, found, {id_ for id_, (tie, why) in told.items() if tie and not why})
+    found |= _beside(files, found, {id_: tie for id_, (tie, _) in told.items()})
     rest = {id_: file for id_, file in files.items() if id_ not in found}
     return found | _contradicting(case, rest, {id_: told[id_][0] for id_ in rest})
 
@@ -189,16 +190,16 @@ def _in_time(file: _File, job: _Job) -> tuple[int, str]:
         return 0, ""
     begin, end = span
     if job.sampled is not None and begin <= job.sampled[1] and job.sampled[0] <= end:
-        return 3, ""  # it was running when it was looked at
+        return FIRM, ""  # it was running when it was looked at
     slack = timedelta(seconds=LOST_STEPS * file.step_s)
     both = [(own, job.calls[rank], timedelta()) for rank, own in sorted(file.spans.items()) if rank in job.calls]
-    calls = _wide(job.calls.values())
+    calls, own_clock = _wide(job.calls.values()), bool(both)
     if not both and calls is not None:
         both = [(span, calls, OTHER_CLOCK)]
     if both:
         outside = [_outside(own, (first - slack, last), margin) for own, (first, last), margin in both]
         why = next((why for why in outside if why), "")
-        return (0, f"another run: {why} the recorded calls") if sum(map(bool, outside)) * 2 > len(outside) else (3, "")
+        return (0, f"another run: {why} the recorded calls") if sum(map(bool, outside)) * 2 > len(outside) else (FIRM - (not own_clock), "")
     if job.sampled is not None and begin > job.sampled[1] + OTHER_CLOCK:
         return 0, f"another run: {_outside(span, job.sampled, OTHER_CLOCK)} the stacks"
     if job.logged is not None:
@@ -225,12 +226,18 @@ def _goes_on(id_: str, files: Mapping[str, _File], told: Mapping[str, tuple[int,
     )
 
 
-def _beside(files: Mapping[str, _File], found: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
-    """Files that nothing else tells, in a folder of which what can be told is foreign."""
-    folders = {files[id_].folder: why for id_, why in sorted(found.items())}
-    for id_ in own:
-        folders.pop(files[id_].folder, None)
-    return {id_: folders[file.folder] for id_, file in files.items() if id_ not in found and file.folder in folders}
+def _beside(files: Mapping[str, _File], found: Mapping[str, str], ties: Mapping[str, int]) -> dict[str, str]:
+    """Files that nothing ties firmly to the job, in a folder of which most of what can be told is foreign, and nothing firmly the job's."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for id_, file in files.items():
+        folders[file.folder].append(id_)
+    beside: dict[str, str] = {}
+    for inside in folders.values():
+        foreign = [id_ for id_ in inside if id_ in found]
+        rest = [id_ for id_ in inside if id_ not in found]
+        if len(foreign) > sum(bool(files[id_].spans) for id_ in rest) and not any(ties[id_] >= FIRM for id_ in rest):
+            beside |= dict.fromkeys(rest, found[foreign[0]])
+    return beside
 
 
 def _contradicting(case: Tables, files: Mapping[str, _File], ties: Mapping[str, int]) -> dict[str, str]:

@@ -80,6 +80,12 @@ class TestTimings:
         found = left_out(steps=[*timings("own"), *timings("big", ranks=range(4, 8))], dumps=dumps(), groups=world)
         assert whole(found["big"], "the job 4 ranks")
 
+    def test_one_strange_file_drags_none_of_its_folder_along(self) -> None:
+        world = [{"evidence_id": "fr/0", "group_id": "world:0", "kind": "world", "size": 4}]
+        numbers = [{"evidence_id": "own/local_0", "rank": 0, "step": step, "loss": 2.0} for step in range(20)]
+        found = left_out(steps=[*timings("own"), *timings("own", ranks=[9])], rank_progress=numbers, groups=world)
+        assert whole(found.get("own", []), "another job", 1)
+
     def test_other_hosts_are_of_another_job_unless_all_bear_other_names(self) -> None:
         people = [{"evidence_id": "map", "rank": rank, "host": f"host-{rank}"} for rank in range(4)]
         strange = [row | {"host": f"host-{row['rank'] + 7}"} for row in timings("else", first=100)]
