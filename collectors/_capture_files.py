@@ -74,6 +74,7 @@ class Folder:
         self.began_ns = clock()
         self.steps: list[dict[str, Any]] = []
         self.is_full = False
+        self._is_sealed = False
         self.write(PARTIAL, _encoded({"schema_version": SCHEMA, "started_at": instant(self.began_ns), "is_partial": True, "host": host}))
 
     def note(self, step: str, status: str, why: str | None = None, **about: Any) -> None:
@@ -92,6 +93,8 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """A whole file at once: it is there complete, or not at all."""
+        if self._is_sealed:  # by work that was given up and still came to an end
+            raise OSError("the capture is sealed")
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.rca-part")
@@ -120,6 +123,7 @@ class Folder:
             "files": list(self._files()),
         }
         self.write_json(BUNDLE, document)
+        self._is_sealed = True
         (self.root / PARTIAL).unlink()
 
     def _files(self) -> Iterator[dict[str, Any]]:

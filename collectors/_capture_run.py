@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from collectors._capture_bounded import bounded
 from collectors._capture_facts import rank_rows, write_host, write_processes, write_topology
 from collectors._capture_files import Folder, instant, reason, refuse_used
 from collectors._capture_find import Asked, Job, find_jobs
@@ -29,6 +30,8 @@ from collectors._capture_state import state_of
 
 __all__ = ["Captured", "NothingFound", "Options", "capture"]
 
+OPEN_S, COPY_S, FACTS_S = 15.0, 120.0, 30.0  # for files of the job, which may lie where everything hangs
+ASK_S = 300.0  # each of eight trainers may take 20 s for its file and 2 x 10 s for its server
 Say = Callable[[str], object]
 
 
@@ -162,7 +165,11 @@ def _begin(options: Options, job: Job, folder: Folder, py_spy: PySpy | str, guar
         write_topology(folder, job, {})
     if not options.with_logs:
         folder.note("log", "skipped", "--no-logs")
-    return Captured(job, folder, stacks, Logs(folder, job.members) if options.with_logs else None)
+    run = Captured(job, folder, stacks, None)
+    if options.with_logs:
+        with folder.doing("log"):
+            run.logs = bounded(lambda: Logs(folder, job.members), OPEN_S)
+    return run
 
 
 def _rounds(options: Options, runs: Sequence[Captured], say: Say) -> None:
@@ -215,17 +222,19 @@ def _sample(run: Captured) -> None:
 def _rest(options: Options, run: Captured, say: Say) -> None:
     """Recorders, logs, kernel and host."""
     folder, trainers = run.folder, run.job.trainers
-    copy_dumps(folder, trainers, "fr")
+    with folder.doing("recorder_file"):
+        bounded(lambda: copy_dumps(folder, trainers, "fr"), COPY_S)
     if options.may_trigger:
         with folder.doing("recorder_ask"):
-            ask_for_dumps(folder, trainers)
+            bounded(lambda: ask_for_dumps(folder, trainers), ASK_S)
     else:
         folder.note("recorder_ask", "skipped", "--no-trigger")
-    if run.logs:
-        run.logs.copy()
+    if logs := run.logs:
+        with folder.doing("log"):
+            bounded(logs.copy, COPY_S)
     capture_kernel(folder)
     with folder.doing("host"):
-        write_host(folder, run.job)
+        bounded(lambda: write_host(folder, run.job), FACTS_S)
     say(f"{run.job.name}: recorders, logs, kernel, host")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from collectors._capture_files import Folder, reason
 from collectors._capture_find import Member
 from collectors._capture_guard import Guard, let_go
-from collectors._capture_proc import is_same, is_stopped, states
+from collectors._capture_proc import is_same, is_stopped, states, tracer
 from collectors._capture_state import safe_command
 
 __all__ = ["PySpy", "Stacks", "find_py_spy", "place_of"]
@@ -30,7 +30,8 @@ __all__ = ["PySpy", "Stacks", "find_py_spy", "place_of"]
 WAIT_S, NATIVE_WAIT_S = 30.0, 60.0  # a dump takes 0.1 s, with native frames 1-2 s for the symbols of torch
 END_S = 5.0
 SETTLE_S = 0.5  # in which a stop signal of an ended py-spy arrives
-AT_ONCE = 4
+ROUND_S = 120.0  # after that no further dump of a round is begun: where py-spy hangs on all, the capture must still end
+AT_ONCE = max(4, min(16, (os.cpu_count() or 1) // 8))
 KILLED = (124, 137)  # return codes: no answer in time; ended by us
 STUCK = 125  # it could not be ended: it waits in the kernel, and the guard looks after its target at the end
 LOOK_S = 0.02  # between two looks: a moment in a driver is no uninterruptible wait
@@ -81,19 +82,24 @@ class Stacks:
     rows: list[dict[str, Any]] = field(default_factory=list)
     continued: list[int] = field(default_factory=list)  # pids that a py-spy left stopped
     wait_s: float = WAIT_S
+    round_s: float = ROUND_S
+    _deadline: float = 0.0
     _running: set[subprocess.Popen[bytes]] = field(default_factory=set)
     _is_ending: threading.Event = field(default_factory=threading.Event)
 
     def round(self, members: Sequence[Member], number: int, *, native: bool = False) -> None:
         """One dump of each process that still lives; the index is written anew."""
         targets = [m for m in members if m.process.is_python and is_same(m.process.pid, m.process.started)]
+        targets.sort(key=lambda m: not m.is_trainer)  # the ranks first, in case that the time does not last
+        self._deadline = time.monotonic() + self.round_s
         pool = ThreadPoolExecutor(AT_ONCE, "stacks")
+        is_done = False
         try:
             self.rows += pool.map(lambda m: self._dump(m, number, native=native), targets)
-        except BaseException:
-            self._end_all()
-            raise
+            is_done = True
         finally:
+            if not is_done:
+                self._end_all()
             pool.shutdown(wait=True, cancel_futures=True)
             if self.rows:
                 self.folder.write_json("stacks/index.json", self.rows)
@@ -111,7 +117,7 @@ class Stacks:
         form = "json" if self.py_spy.has_json and not native else "txt"
         name = f"stacks/round_{number}/{place_of(member)}{'.native' if native else ''}.{form}"
         was_stopped = is_stopped(pid)
-        is_gentle = was_stopped or _waits_uninterruptibly(pid)
+        is_gentle = was_stopped or tracer(pid) != 0 or _waits_uninterruptibly(pid)
         row: dict[str, Any] = {"round": number, "rank": member.rank, "host": self.folder.host, "role": member.role, "pid": pid}
         row |= {"t_ns": time.time_ns(), "format": form}
         if is_gentle:
@@ -140,6 +146,8 @@ class Stacks:
         """Return code, output and complaint of one py-spy."""
         if self._is_ending.is_set():
             return 130, b"", "interrupted"
+        if time.monotonic() > self._deadline:
+            return 124, b"", f"left out: this round took longer than {self.round_s:.0f} s"
         command = [self.py_spy.program, "dump", "--pid", str(pid), *options]
         try:
             process = subprocess.Popen(

@@ -264,3 +264,47 @@ def test_a_full_disk_is_told_and_what_is_there_stays_marked_as_partial(
     assert done.returncode == 2, done.stdout + done.stderr
     assert "partial" in done.stderr
     assert ".rca-partial" in done.stdout
+
+
+def test_a_round_ends_also_where_py_spy_hangs_on_everybody(job: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    program, mark = hanging_py_spy(tmp_path)
+    guard = Guard()
+    try:
+        stacks = Stacks(Folder(tmp_path / "out", "host-a", time.time_ns), PySpy(str(program), "0", has_json=True), guard)
+        stacks.wait_s, stacks.round_s = 1.0, 0.5
+        found = [p for process in job if (p := read_process(process.pid))]
+        others = [Member(p, "other0", rank) for rank, p in enumerate(found)] * 8
+        stacks.round([*others, Member(found[0], "main", 0)], 0)
+    finally:
+        guard.close()
+    whys = [row["err"].partition(" ")[0] for row in stacks.rows]
+    assert stacks.rows[0]["role"] == "main"  # ranks come first
+    assert {"no", "left"} >= {*whys} - {"cannot"}
+    assert whys.count("left") == len(others) + 1 - len([why for why in whys if why != "left"])
+    assert whys[-1] == "left"
+    assert len(mark.read_text().split()) < len(others)
+    assert stays_running([process.pid for process in job])
+
+
+TRACER = """
+import ctypes, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+print("failed" if libc.ptrace(0x4206, {pid}, None, None) else "traced", flush=True)  # PTRACE_SEIZE: it is not stopped
+time.sleep(600)
+"""
+
+
+def test_what_another_traces_is_read_without_stopping_it(job: list[subprocess.Popen[bytes]], port: int, tmp_path: Path) -> None:
+    tracer = subprocess.Popen([sys.executable, "-c", TRACER.format(pid=job[0].pid)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert tracer.stdout is not None
+        if tracer.stdout.readline() != "traced\n":
+            pytest.skip("nobody may be traced here")
+        assert capture("--out", tmp_path / "out", *QUICK, "--job", port).returncode == 0
+        rows = {row["rank"]: row for row in loaded(tmp_path / "out" / "host-a" / "stacks" / "index.json") if row["rank"] is not None}
+        assert (rows[0]["rc"], rows[0]["nonblocking"], rows[1].get("nonblocking")) == (0, True, None)
+    finally:
+        tracer.kill()
+        tracer.wait()
+        tracer.stdout.close()

@@ -18,6 +18,7 @@ from _capture_jobs import environment, wait_until
 from _house import RCA, ROOT
 
 from collectors import _capture_gpu, _capture_logs, _capture_recorder, xid
+from collectors._capture_bounded import bounded
 from collectors._capture_debug_server import fetch, find_server
 from collectors._capture_facts import owners
 from collectors._capture_files import PARTIAL, Folder, open_regular
@@ -340,3 +341,27 @@ def test_handlers_that_only_read_are_asked_and_no_others() -> None:
         server.server_close()
     assert asked == ["/handler/fr_trace_json", "/handler/dump_nccl_trace_json?onlyactive=false"]
     assert [(handler, data) for handler, data, _ in fetch(server.server_port)] == [("fr_trace_json", None), ("dump_nccl_trace_json", None)]
+
+
+def test_work_that_never_ends_is_given_up_and_its_late_writes_are_refused(folder: Folder) -> None:
+    from threading import Event
+
+    hangs, is_over = Event(), Event()
+
+    def work() -> None:
+        hangs.wait()
+        with folder.doing("late"):
+            folder.write("late.txt", b"late")
+        is_over.set()
+
+    with folder.doing("slow"):
+        bounded(work, 0.05)
+    assert "does its file system hang?" in str(steps(folder, "slow")[0][1])
+    folder.seal({})
+    hangs.set()
+    assert is_over.wait(10)
+    assert steps(folder, "late") == [("failed", "the capture is sealed")]
+    assert not (folder.root / "late.txt").exists()
+    assert bounded(lambda: 3, 10) == 3
+    with pytest.raises(OSError, match="no regular file"):
+        bounded(lambda: open_regular(folder.root), 10)
