@@ -6,15 +6,16 @@ Everything else that takes text (titles, labels, messages, metrics) reads Markdo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from apps.plain import one_line
 
 if TYPE_CHECKING:
-    import polars as pl
-    from plotly.graph_objects import Figure
+    from datetime import datetime
 
-__all__ = ["STYLE", "chart", "fact", "problem", "quote", "say", "table"]
+    import polars as pl
+
+__all__ = ["STYLE", "chart", "fact", "problem", "quote", "say", "some", "table", "utc"]
 
 # Ours, constant, and holding no text: sizes of what `say` prints inside a container of that key, and room at the top of the page.
 STYLE = """<style>
@@ -64,8 +65,17 @@ def table(frame: pl.DataFrame, *, key: str, labels: Sequence[str] = ()) -> None:
     st.dataframe(shown, hide_index=True, key=key)
 
 
-def chart(figure: Figure, *, key: str) -> None:
+def chart(figure: Any, *, key: str) -> None:
     """A picture, in the colours of the page."""
     import streamlit as st
 
     st.plotly_chart(figure, key=key, config={"displaylogo": False, "displayModeBar": False})
+
+
+def utc(at: datetime) -> str:
+    """An instant to the millisecond: faults of a job lie closer together than a second."""
+    return f"{at.strftime('%Y-%m-%d %H:%M:%S')}.{at.microsecond // 1000:03d} UTC"
+
+
+def some(ranks: Sequence[int], limit: int = 12) -> str:
+    return ", ".join(map(str, ranks[:limit])) + (f" and {len(ranks) - limit} more" if len(ranks) > limit else "")

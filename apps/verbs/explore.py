@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if lacking := [name for name in ("streamlit", "plotly") if find_spec(name) is None]:
         raise UsageError(f"the explorer needs {lacking[0]}: pip install 'firstfault[explore]'")
     with contextlib.suppress(KeyboardInterrupt):
-        serve([str(Path(path).resolve()) for path in args.paths], str(fleet.resolve()), port, ready)
+        serve(args.paths, str(fleet), port, ready)
     return 0
 
 

@@ -1,0 +1,114 @@
+"""Stages and notes of an incident that was opened, or what evidence alone tells of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from apps.pages._words import chart, fact, quote, say, table, utc
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from apps.look import Look
+
+__all__ = ["notes_shown", "opened", "overruled", "stages_shown", "untold"]
+
+
+def opened(look: Look) -> str | None:
+    """The incident that was opened on this evidence, picked by the reader where there are several; None = none was."""
+    import streamlit as st
+
+    ids = sorted({*look.tables["stages"]["incident_id"], *look.tables["notes"]["incident_id"], *look.tables["incidents"]["incident_id"]})
+    return ids[st.selectbox("Incident", range(len(ids)), format_func=lambda i: ids[i]) or 0] if len(ids) > 1 else ids[0] if ids else None
+
+
+def stages_shown(look: Look, incident_id: str) -> None:
+    """An incident's stages against their budgets."""
+    import polars as pl
+
+    from apps.charts import stage_timeline
+    from rca.causes import WHOLE_BUDGET_S
+
+    timed = _timed(look, incident_id)
+    if not timed.height:
+        say("no stage of this incident is timed")
+        return
+    chart(stage_timeline(timed), key="stages")
+    whole = timed.select((pl.col("ended_at").max() - pl.col("started_at").min()).dt.total_seconds(fractional=True)).item()
+    if whole is not None:
+        say(f"from the first stage to the end of the last: {whole:,.0f} s of {WHOLE_BUDGET_S:,.0f} s allowed")
+
+
+def notes_shown(look: Look, incident_id: str) -> None:
+    """What people and the tool wrote down, oldest first, and the stages as rows."""
+    import polars as pl
+    import streamlit as st
+
+    notes, timed = _notes(look, incident_id), _timed(look, incident_id)
+    if timed.height:
+        length = (pl.col("ended_at") - pl.col("started_at")).dt.total_seconds(fractional=True).round(1)
+        rows = timed.sort("started_at").select("stage", "started_at", length.alias("took_s"), "budget_s", "origin")
+        table(rows, key="stage_rows", labels=("stage", "began (UTC)", "took, s", "budget, s", "told by"))
+    if notes.height:
+        st.caption("Notes, oldest first")
+    with st.container(gap=None):
+        for note in notes.iter_rows(named=True):
+            at = utc(note["noted_at"]) if note["noted_at"] else "no time"
+            by = f" by {note['author']}" if note["author"] else ""
+            say(f"{at}  {note['kind']}{by}{_stage_words(note)}: {note['text'] or ''}")
+
+
+def _timed(look: Look, incident_id: str) -> pl.DataFrame:
+    """Stages whose beginning is told: of the closed record, else of the notes so far."""
+    import polars as pl
+
+    from apps.scene import stages_so_far
+
+    closed = look.tables["stages"].filter(pl.col("incident_id") == incident_id)
+    return (closed if closed.height else stages_so_far(_notes(look, incident_id))).filter(pl.col("started_at").is_not_null())
+
+
+def _notes(look: Look, incident_id: str) -> pl.DataFrame:
+    import polars as pl
+
+    return look.tables["notes"].filter(pl.col("incident_id") == incident_id).sort("noted_at", nulls_last=True)
+
+
+def _stage_words(note: Mapping[str, Any]) -> str:
+    """Which stage a note is about."""
+    return f" {_data(note).get('stage', '')}".rstrip() if note["kind"] == "stage" else ""
+
+
+def overruled(look: Look) -> None:
+    """What a person put in the place of the tool's words, newest last."""
+    import polars as pl
+
+    for note in look.tables["notes"].filter(pl.col("kind") == "overrule").sort("noted_at", nulls_last=True).iter_rows(named=True):
+        stated = ", ".join(f"{name} {_words(value)}" for name, value in sorted(_data(note).items()))
+        fact("Overruled by a person", f"{stated}: {note['text'] or 'no reason given'}")
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) or "nobody" if isinstance(value, list) else str(value).replace("_", " ")
+
+
+def _data(note: Mapping[str, Any]) -> dict[str, Any]:
+    """What a note states beside its words."""
+    data = json.loads(note["data"] or "{}")
+    return data if isinstance(data, dict) else {}
+
+
+def untold(look: Look) -> None:
+    """No incident was opened here: what evidence alone tells of the stages."""
+    events = look.events.filter("is_utc")
+    failed_at = look.judgement.verdict.failed_at
+    say("No incident was opened on this evidence, so nobody told when it was noticed and dealt with. What the evidence tells:")
+    say(f"the fault: {utc(failed_at) if failed_at else 'no instant'}")
+    if events.height:
+        calls = events.filter(events["kind"] == "last recorded call")["at"]
+        for name, at in (("last recorded call of the first rank to stop", calls.min()), ("last recorded call of any rank", calls.max())):
+            if at is not None:
+                say(f"{name}: {utc(at)}")
+    quote([f"rca open {look.path}"])
