@@ -25,7 +25,7 @@ from typing import Any
 
 __all__ = ["main"]
 
-LEARNING_RATE = 0.05
+LEARNING_RATE = 0.01  # small: numbers must stay finite, as all that are not look alike
 PR_SET_PDEATHSIG = 1
 
 
@@ -42,7 +42,7 @@ class Replay:
         hidden = config["hidden"]
         self.layers = [
             [
-                (torch.randn(shape, generator=made) / hidden**0.5).to(devices[number % len(devices)]).requires_grad_()
+                (torch.randn(shape, generator=made) / shape[1] ** 0.5).to(devices[number % len(devices)]).requires_grad_()
                 for shape in ((4 * hidden, hidden), (hidden, 4 * hidden))
             ]
             for number in range(max(config["layers"], len(devices)))
@@ -79,7 +79,8 @@ class Replay:
         out = x
         for first, second in self.layers:
             out = out.to(first.device)
-            out = out + torch.nn.functional.gelu(out @ first.t()) @ second.t()
+            normal = out * torch.rsqrt(out.square().mean(-1, keepdim=True) + 1e-6)  # or deep pipelines grow without bound
+            out = out + torch.nn.functional.gelu(normal @ first.t()) @ second.t()
         self._flip(step, "activation", out)
         add(digest, [out])
         if not self.is_last:
