@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from apps.document import to_json
 from rca.errors import EvidenceError, UsageError
@@ -23,7 +24,7 @@ def prepare(fleet: Path) -> None:
     try:
         for name in ("incidents", "attempts"):
             (fleet / name).mkdir(parents=True, exist_ok=True)
-        probe = fleet / f".{WORKSPACE}{os.getpid()}"
+        probe = fleet / f".{WORKSPACE}{uuid4().hex}"
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -44,13 +45,13 @@ def _incidents(folder: Path) -> Iterator[dict[str, Any]]:
 
     collector = plugins.load("collectors", "incident_record")
     for file in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-        source = Source(file.name, file, file.stat().st_size)
         try:
+            source = Source(file.name, file, file.stat().st_size)
             for item in collector.read(source) if collector.claims(file.name, source.head) else ():
                 if not isinstance(item, Skip) and item[0].name == "incidents":
                     yield from (row for row in item[1].iter_rows(named=True) if row["began_at"] or row["opened_at"])
-        except EvidenceError:
-            continue  # damaged: `rca inspect` on the fleet names it
+        except (EvidenceError, OSError):
+            continue  # damaged, or moved meanwhile: `rca inspect` on the fleet names it
 
 
 def stored(fleet: Path, incident_id: str) -> list[tuple[Path, dict[str, Any]]]:
@@ -88,7 +89,7 @@ def write_attempt(fleet: Path, record: Mapping[str, Any]) -> Path:
 
 def _put(target: Path, record: Mapping[str, Any]) -> Path:
     """Write beside, flush to the disk, move in: whoever reads meanwhile sees the old record or the new one."""
-    draft = target.with_name(f".{target.name}{WORKSPACE}{os.getpid()}")  # left behind by a kill, it is no evidence
+    draft = target.with_name(f".{target.name}{WORKSPACE}{uuid4().hex}")  # left behind by a kill, it is no evidence
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("w", encoding="utf-8") as file:

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 MAX_HOST = 253  # characters of a DNS name
+_NOTE_FIELDS = {"schema_version", "incident_id", "at", "kind", "by", "text", "data"}
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _OPEN_FIRST = "open it first: rca open {path}"
 
@@ -127,18 +128,21 @@ def given_so_far(notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def sound_history(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The notes that a stored record keeps, those left out that are none."""
-    found = []
+    """The notes that a stored record keeps, in full; what is none is left out."""
     history = record.get("history")
-    for one in history if isinstance(history, list) else ():
-        if (
-            isinstance(one, dict)
-            and set(one) >= {"at", "kind", "text", "data"}
-            and isinstance(one["data"], dict)
-            and problem_of(one) is None
-        ):
-            found.append(one)
-    return found
+    return [one for one in history if _is_note(one, record.get("incident_id"))] if isinstance(history, list) else []
+
+
+def _is_note(one: object, incident_id: object) -> bool:
+    return (
+        isinstance(one, dict)
+        and set(one) == _NOTE_FIELDS
+        and one["incident_id"] == incident_id
+        and isinstance(one["text"], str)
+        and isinstance(one["by"], str | None)
+        and isinstance(one["data"], dict)
+        and problem_of(one) is None
+    )
 
 
 def launch_of(record: Mapping[str, Any], seen: Seen, given: Mapping[str, Any]) -> dict[str, Any] | None:

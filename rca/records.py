@@ -229,6 +229,8 @@ def problem_of(one: Mapping[str, Any]) -> str | None:
     """Why a note cannot count in a record, in words; None when it can. Notes are files that anybody can edit."""
     data, kind = one["data"], one["kind"]
     parts: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [("", data, ())]
+    if not _is_moment(one["at"]) or kind not in NOTE_KINDS:
+        return f"at {str(one['at'])[:40]!r}, kind {str(kind)[:40]!r}: no moment, or no kind of note"
     if wrong := _wrong("", data):
         return wrong
     if kind == "open" or data.get("diagnosis") is not None or data.get("job") is not None:

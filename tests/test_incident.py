@@ -232,6 +232,7 @@ def test_recomputed_steps_and_what_follows_from_them() -> None:
         note("INC-1", at(70), "overrule", "", {"summary": "x"}),
         note("INC-1", at(70), "close", "", {"diagnosis": {"at": None}}),
         note("INC-1", at(70), "close", "", {"stages": 3}),
+        note("INC-1", at(70), "stage", "", {"stage": "queue", "started_at": 17}),
     ],
 )
 def test_a_note_edited_into_nonsense_stays_in_the_history_and_counts_for_nothing(bad: dict[str, Any]) -> None:

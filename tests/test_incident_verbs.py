@@ -534,6 +534,27 @@ def test_lost_notes_do_not_lose_what_the_fleet_has(logs: Path, tmp_path: Path) -
     assert (again["revision"], [one["kind"] for one in again["history"]]) == (2, ["open", "note", "close", "close"])
 
 
+def test_damaged_record_in_the_fleet_does_not_stop_a_closing(logs: Path, tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    call("open", logs)
+    first = call("close", logs, "--fleet", fleet, "--json").doc
+    (file,) = fleet.glob("incidents/*/*.json")
+    good = first["history"]
+    for damage in (
+        b"",
+        b"{",
+        b"[]",
+        json.dumps(first | {"history": 3}).encode(),
+        json.dumps(first | {"history": [3, {}, {"at": 1}, *good[1:]]}).encode(),
+    ):
+        file.write_bytes(damage)
+        (file.parent / "other.json").write_bytes(damage)
+        done = call("close", logs, "--fleet", fleet, "--json")
+        assert done.code == 0, done.err
+        jsonschema.Draft202012Validator(SCHEMA).validate(done.doc)
+        assert done.doc["history"][: len(good)] == good
+
+
 def test_half_written_record_is_no_evidence(logs: Path, tmp_path: Path) -> None:
     fleet = tmp_path / "fleet"
     call("open", logs)

@@ -122,8 +122,7 @@ def _known(fleet: Path, incident_id: str, notes: Sequence[Mapping[str, Any]]) ->
     from rca.errors import UsageError
 
     known = [one for file, record in fleetbook.stored(fleet, incident_id) for one in life.sound_history(record)]
-    opened = next(one for one in notes if one["kind"] == "open")
-    if known and all(one["kind"] != "open" or one["at"] != opened["at"] for one in known):
+    if known and not {(one["at"], one["kind"]) for one in known} & {(one["at"], one["kind"]) for one in notes}:
         raise UsageError(
             f"the fleet {fleet} has another incident {incident_id} (opened {known[0]['at']}): open this one under another name with --id"
         )
