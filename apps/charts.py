@@ -58,6 +58,7 @@ MAX_LANES: Final = 30  # hosts in a timeline
 LABELLED: Final = 64  # ranks up to which each cell bears its number
 WORDED: Final = 16  # ranks up to which it also says whom the rank waits for
 MAX_TEXT: Final = 160  # of a hover line or label
+FEW: Final = 8  # interruptions of a week up to which the axis counts them one by one
 HOUR_S: Final = 3600.0
 INK: Final = "#808890"
 
@@ -94,7 +95,7 @@ def stage_timeline(stages: pl.DataFrame) -> Figure:
         allowed = "no budget" if budget is None else f"{budget:,.0f} s allowed"
         hovers.append(f"{shown(row['stage'])}: {took}, {allowed}<br>from {_utc(row['started_at'])}, told by {shown(row['origin'])}")
     figure.add_bar(
-        y=labels, x=[b or 0 for b in budgets], base=starts, orientation="h", name="budget", hoverinfo="skip",
+        y=labels, x=budgets, base=starts, orientation="h", name="budget", hoverinfo="skip",
         marker={"color": "rgba(0,0,0,0)", "line": {"color": INK, "width": 1.5}}, width=0.86,
     )  # fmt: skip
     figure.add_bar(
@@ -282,7 +283,7 @@ def mttr_by_stage(frame: pl.DataFrame) -> Figure:
     figure = _figure(_height(rows.height))
     figure.add_bar(
         y=labels, x=means, orientation="h", marker={"color": colours}, text=words,
-        textposition="auto", name="mean", showlegend=False, hovertemplate="%{y}: %{x:,.0f} s<extra></extra>",
+        textposition="outside", cliponaxis=False, name="mean", showlegend=False, hovertemplate="%{y}: %{x:,.0f} s<extra></extra>",
     )  # fmt: skip
     known = [(label, budget) for label, budget in zip(labels, budgets, strict=True) if budget is not None]
     figure.add_scatter(
@@ -290,7 +291,7 @@ def mttr_by_stage(frame: pl.DataFrame) -> Figure:
         marker={"symbol": "line-ns-open", "size": 20, "color": INK, "line": {"width": 3}}, hovertemplate="budget %{x:,.0f} s<extra></extra>",
     )  # fmt: skip
     figure.update_layout(title=_title("Mean time of each stage (incidents whose stage is timed in brackets)"))
-    figure.update_xaxes(title="mean time, s", rangemode="tozero")
+    figure.update_xaxes(title="mean time, s", range=[0, 1.3 * max([*filter(None, means), *filter(None, budgets), 1.0])])
     figure.update_yaxes(type="category", autorange="reversed")
     return figure
 
@@ -310,7 +311,8 @@ def interruptions_by_week(frame: pl.DataFrame) -> Figure:
         title=_title(f"Interruptions by week: {total:,} in {len(weeks)} week{'s' if len(weeks) != 1 else ''}"), barmode="stack"
     )
     figure.update_xaxes(type="category", title="ISO week in which they began")
-    figure.update_yaxes(title="interruptions", rangemode="tozero")
+    tallest = max((int(frame.filter(pl.col("week") == week)["num"].sum()) for week in weeks), default=0)
+    figure.update_yaxes(title="interruptions", rangemode="tozero", dtick=1 if tallest <= FEW else None)  # no halves of one
     return figure
 
 

@@ -130,6 +130,32 @@ def test_look_again_sees_what_was_added(case: Path, tmp_path: Path) -> None:
     assert at.text[0].value != before
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"value": None, "unit": "h", "why": "no job hours are recorded"}, "not known: no job hours are recorded"),
+        ({"value": 75.0, "unit": "h", "n": 4, "low": 29.25, "high": 275.3}, "75 h (29.2 to 275, 95 %), n = 4"),
+        ({"value": 0.5, "unit": "", "numerator": 2.0, "denominator": 4.0, "left_out": 1}, "50 % (2 of 4), 1 left out"),
+        ({"value": 0.998, "unit": "", "numerator": 343500.0, "denominator": 344064.0}, "99.8 % (343,500 of 344,064)"),
+        ({"value": 0.0, "unit": "GPU h", "n": 0}, "0 GPU h, n = 0"),
+        (
+            {"value": 12.0, "unit": "GPU h", "n": 2, "left_out": 1, "why": "at least: 1 not recorded"},
+            "12 GPU h, n = 2, 1 left out; at least: 1 not recorded",
+        ),
+    ],
+)
+def test_a_figure_says_unit_base_and_what_is_left_out(fields: dict[str, Any], words: str) -> None:
+    from rca.window import Figure
+
+    assert plugins.load("apps.pages", "reliability").figure_text(Figure("name", "says", **fields)) == words
+
+
+def test_pages_are_described() -> None:
+    described = (ROOT / "docs" / "explorer.md").read_text("utf-8")
+    for name in plugins.names("apps.pages"):
+        assert f"\n## {plugins.load('apps.pages', name).TITLE}\n" in described
+
+
 def test_pages_say_their_title_and_what_they_are_over() -> None:
     for name in plugins.names("apps.pages"):
         page = plugins.load("apps.pages", name)

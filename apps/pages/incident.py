@@ -118,7 +118,7 @@ def _ranks(look: Look) -> None:
     worst = pl.col("state").replace_strict({name: i for i, name in enumerate(RANK_STATES)}, return_dtype=pl.Int64)
     odd = states.filter(pl.col("state") != usual).sort(worst, "rank")
     with right:
-        st.caption(f"{odd.height:,} rank{'s' * (odd.height != 1)}, all but the {num_usual:,} of state: {usual}")
+        st.caption(f"Not of the state '{usual}' as {num_usual:,} ranks are: {odd.height:,}")
         if odd.height > MAX_OUTLIERS:
             st.caption(f"the first {MAX_OUTLIERS} of them")
         table(odd.head(MAX_OUTLIERS).select("rank", "state", "host", "says"), key="outliers")

@@ -124,20 +124,28 @@ def figure_text(figure: Figure) -> str:
     """A figure with unit, bounds and what it rests on; "not known" with the reason where there is none."""
     if figure.value is None:
         return f"not known{f': {figure.why}' if figure.why else ''}"
-    unit = f" {figure.unit}" if figure.unit not in ("", "incidents") else ""
-    shown = (
-        f"{100 * figure.value:.0f} %"
-        if not figure.unit
-        else f"{figure.value:,.0f}"
-        if figure.value >= 100 or figure.value == int(figure.value)
-        else f"{figure.value:,.1f}"
-    )
-    bounds = f" ({figure.low:,.1f} to {figure.high:,.1f}, 95 %)" if figure.low is not None and figure.high is not None else ""
-    base = f", n = {figure.n:,}" if figure.unit and figure.unit != "incidents" else ""
-    if not figure.unit and figure.numerator is not None and figure.denominator is not None:
-        base = f" ({figure.numerator:,.0f} of {figure.denominator:,.0f})"
+    if figure.unit:
+        unit = "" if figure.unit == "incidents" else f" {figure.unit}"
+        shown = f"{_number(figure.value)}{unit}"
+        base = f", n = {figure.n:,}" if unit else ""
+    else:
+        shown = _share(figure.value)
+        of = (figure.numerator, figure.denominator)
+        base = f" ({_number(of[0])} of {_number(of[1])})" if of[0] is not None and of[1] is not None else ""
+    bounds = f" ({_number(figure.low)} to {_number(figure.high)}, 95 %)" if figure.low is not None and figure.high is not None else ""
     left = f", {figure.left_out:,} left out" if figure.left_out else ""
-    return f"{shown}{unit}{bounds}{base}{left}"
+    why = f"; {figure.why}" if figure.why else ""
+    return f"{shown}{bounds}{base}{left}{why}"
+
+
+def _number(value: float) -> str:
+    """Three digits or more, none of them after the point where it is whole."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+def _share(value: float) -> str:
+    """A share in %, never a false 0 or 100."""
+    return f"{100 * value:.0f} %" if 0.05 <= value <= 0.95 or value in (0.0, 1.0) else f"{100 * value:.1f} %"
 
 
 def _pictures(stages: pl.DataFrame, weeks: pl.DataFrame, causes: pl.DataFrame, whose: pl.DataFrame) -> None:
