@@ -365,3 +365,12 @@ def test_work_that_never_ends_is_given_up_and_its_late_writes_are_refused(folder
     assert bounded(lambda: 3, 10) == 3
     with pytest.raises(OSError, match="no regular file"):
         bounded(lambda: open_regular(folder.root), 10)
+
+
+def test_capture_needs_the_standard_library_alone() -> None:
+    """It runs in the images of training jobs; nvidia-ml-py is loaded only when the GPUs are looked at."""
+    code = "import sys, apps.verbs.capture, collectors._capture_run; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = set(done.stdout.split())
+    assert {"apps", "collectors", "rca"} <= loaded
+    assert loaded - sys.stdlib_module_names - {"apps", "collectors", "rca", "__main__"} == set()
