@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--trigger", action=flag, default=True,
         help="ask trainers for a recorder dump, where they were set up for it: by torch's dump pipe and debug server",
     )  # fmt: skip
-    parser.add_argument("--native", action="store_true", help="once more with C frames, at the end: stops each trainer for 0.1-0.6 s")
+    parser.add_argument("--native", action="store_true", help="once more with C frames, at the end; takes seconds where cores are few")
     parser.add_argument("--py-spy", metavar="EXE", help="the py-spy to use (default: beside this Python, else on PATH)")
     parser.add_argument("--host", metavar="NAME", help="call this host so (default: its own name, first label)")
     parser.add_argument("--json", action="store_true", help="a summary as JSON on stdout")
