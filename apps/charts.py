@@ -282,8 +282,12 @@ def mttr_by_stage(frame: pl.DataFrame) -> Figure:
     words = ["" if mean is None else f"{mean:,.0f} s{', over budget' * is_over}" for mean, is_over in zip(means, over, strict=True)]
     figure = _figure(_height(rows.height))
     figure.add_bar(
-        y=labels, x=means, orientation="h", marker={"color": colours}, text=words,
-        textposition="outside", cliponaxis=False, name="mean", showlegend=False, hovertemplate="%{y}: %{x:,.0f} s<extra></extra>",
+        y=labels, x=means, orientation="h", marker={"color": colours}, name="mean", showlegend=False,
+        hovertemplate="%{y}: %{x:,.0f} s<extra></extra>",
+    )  # fmt: skip
+    end = 1.35 * max([*filter(None, means), *filter(None, budgets), 1.0])
+    figure.add_scatter(  # in a column of their own: beside the bars they would meet the marks of the budgets
+        y=labels, x=[end] * len(labels), mode="text", text=words, textposition="middle left", showlegend=False, hoverinfo="skip",
     )  # fmt: skip
     known = [(label, budget) for label, budget in zip(labels, budgets, strict=True) if budget is not None]
     figure.add_scatter(
@@ -291,7 +295,7 @@ def mttr_by_stage(frame: pl.DataFrame) -> Figure:
         marker={"symbol": "line-ns-open", "size": 20, "color": INK, "line": {"width": 3}}, hovertemplate="budget %{x:,.0f} s<extra></extra>",
     )  # fmt: skip
     figure.update_layout(title=_title("Mean time of each stage (incidents whose stage is timed in brackets)"))
-    figure.update_xaxes(title="mean time, s", range=[0, 1.3 * max([*filter(None, means), *filter(None, budgets), 1.0])])
+    figure.update_xaxes(title="mean time, s", range=[0, end])
     figure.update_yaxes(type="category", autorange="reversed")
     return figure
 
@@ -342,7 +346,7 @@ def lost_time_by_cause(frame: pl.DataFrame) -> Figure:
 def platform_vs_planned(frame: pl.DataFrame) -> Figure:
     """Share of interruptions and of lost GPU time by whose they are. `frame`: `attribution`, `num` (interruptions), `lost_gpu_s` (GPU seconds)."""
     num, lost = float(frame["num"].sum()), float(frame["lost_gpu_s"].sum() or 0)
-    labels = [f"interruptions (of {num:,.0f})", f"GPU time lost (of {lost / HOUR_S:,.1f} GPU h)"]
+    labels = [f"interruptions<br>(of {num:,.0f})", f"GPU time lost<br>(of {lost / HOUR_S:,.1f} GPU h)"]
     figure = _figure(210)
     for attribution in _in_order(frame):
         part = frame.filter(pl.col("attribution") == attribution)

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from apps.plain import one_line
+from apps.supervise import entering
 
 if TYPE_CHECKING:
     import polars as pl
@@ -210,7 +211,10 @@ def _of_evidence(path: str, known: Look | None, told: Callable[[int, int], None]
         if known is not None and known.fingerprint == fingerprint and known.stamp == _stamp(known.case_file):
             return known
         session.told = None if told is None else lambda done, total, _: told(done, total)
-        case = session.case()
+        try:
+            case = session.case()
+        finally:
+            entering("")  # a build that was broken off must not be taken for one that is stuck in a file
         try:
             stamp = _stamp(session.target)
             sources = {s.path: s for s in session.inventory.sources}

@@ -42,7 +42,7 @@ def evidence(folder: Path) -> list[str]:
     write(LARGE, FAULT, dumps)
     ranks = [{"rank": r, "host": f"host-{r // 8:03d}", "gpu": r % 8, "local_rank": r % 8} for r in range(LARGE.world_size)]
     (folder / "large" / "topology.json").write_text(json.dumps({"world_size": LARGE.world_size, "ranks": ranks}))
-    write_fleet(Fleet(end=datetime(2026, 11, 23, tzinfo=UTC), hosts=64), folder / "fleet")
+    write_fleet(Fleet(end=datetime(2026, 11, 23, tzinfo=UTC), hosts=512), folder / "fleet")
     return [*CASES, "large", "fleet"]
 
 
@@ -77,6 +77,7 @@ def finding(page: Page) -> None:
 def ranks(page: Page) -> None:
     """A job of 1,024 ranks."""
     pick(page, 2)
+    page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
 
 
 def reliability(page: Page) -> None:

@@ -148,13 +148,13 @@ def test_fleet_pictures_add_up() -> None:
     whose = pl.DataFrame({"attribution": ["planned", "platform"], "num": [1, 3], "lost_gpu_s": [3600.0, 3600.0]})
     figure = charts.platform_vs_planned(whose)
     assert {trace.name: list(trace.x) for trace in figure.data} == {"platform": [75.0, 50.0], "planned": [25.0, 50.0]}
-    assert list(figure.data[0].y) == ["interruptions (of 4)", "GPU time lost (of 2.0 GPU h)"]
+    assert list(figure.data[0].y) == ["interruptions<br>(of 4)", "GPU time lost<br>(of 2.0 GPU h)"]
 
     times = pl.DataFrame({"stage": ["localize", "detect"], "mean_s": [200.0, 90.0], "num": [2, 3], "budget_s": [300.0, 60.0]})
     figure = charts.mttr_by_stage(times)
     assert list(figure.data[0].y) == ["detect (3)", "localize (2)"]
-    assert list(figure.data[0].text) == ["90 s, over budget", "200 s"]
-    assert list(figure.data[1].x) == [60.0, 300.0]
+    assert list(figure.data[1].text) == ["90 s, over budget", "200 s"]
+    assert list(figure.data[2].x) == [60.0, 300.0]
 
 
 def test_nothing_in_a_figure_is_markup() -> None:

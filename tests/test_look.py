@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from _house import CASES, SAMPLE, copy_case, copy_dumps
 
 from apps import look as looking
+from apps import supervise
 from apps.look import Shelf, is_fleet, lines_around
 from apps.scene import stages_so_far
 from rca.errors import RcaError
@@ -102,6 +105,30 @@ def test_look_is_kept_until_evidence_or_case_is_another(tmp_path: Path) -> None:
     more = shelf.look(str(folder))
     assert more.num_files == again.num_files + 1
     assert more.judgement.verdict.ranks == first.judgement.verdict.ranks
+
+
+def test_build_that_is_broken_off_is_not_taken_for_a_stuck_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watching process ends a reader that stays with one file: a page that is left while it loads must not look like that."""
+
+    class Left(Exception):
+        pass
+
+    def leave(done: int, total: int) -> None:
+        raise Left
+
+    folder = copy_dumps(SAMPLE, tmp_path / "case")
+    reading, writing = os.pipe()
+    monkeypatch.setattr(supervise, "_pipe", writing)
+    shelf = Shelf()
+    with pytest.raises(Left):
+        shelf.look(str(folder), leave)
+    told = [json.loads(line) for line in os.read(reading, 1 << 16).splitlines()]
+    assert told[0][1] != ""
+    assert told[-1][1] == ""
+    assert not list(folder.glob("*case.duckdb*"))
+    assert shelf.look(str(folder)).judgement.verdict.ranks == (3,)
+    os.close(reading)
+    os.close(writing)
 
 
 def test_case_file_alone_is_shown_as_it_is_and_a_replaced_one_is_picked_up(case: Path, tmp_path: Path) -> None:
