@@ -242,7 +242,7 @@ def _two_phases(differing: Sequence[GroupResult], open_groups: Sequence[GroupRes
         return _one_phase(next(iter(phases.values())), open_groups)
     first, second = phases.values()
     candidates = {host for a in first for b in second for host in set(a.hosts) & set(b.hosts)}
-    shown = " and ".join(f"{g.phase} group {g.number}" for g in differing[:4])
+    shown = " and ".join(_numbers(phase, groups) for phase, groups in phases.items())
     named = [{group.named for group in groups} for groups in (first, second)]
     if named[0] == named[1] and None not in named[0]:
         hosts = {host for host in named[0] if host}
@@ -254,7 +254,7 @@ def _two_phases(differing: Sequence[GroupResult], open_groups: Sequence[GroupRes
         )
     only = {next(iter(shared)) for group in differing if len(shared := candidates & set(group.hosts)) == 1}
     if candidates and all(only & set(group.hosts) for group in differing):
-        return "culprit", only, f"{shown} differ from the others, and {_names(only)} is what they share", _then(open_groups)
+        return "culprit", only, f"{shown} differ from the others and share {_names(only)}", _then(open_groups)
     if not candidates:
         because = f"{shown} differ and share no host: more than one is wrong, or the fault does not always show"
         return "candidates", {host for g in differing for host in g.first or g.hosts}, because, _apart(differing, ())
@@ -274,6 +274,12 @@ def _one_phase(differing: Sequence[GroupResult], open_groups: Sequence[GroupResu
 def _apart(differing: Sequence[GroupResult], candidates: Collection[str]) -> str:
     fitting = sorted(candidates) or sorted({host for group in differing for host in group.hosts})
     return f"run {_names(fitting)} each on its own, beside hosts that are clean: rca replay plan --mode double_run"
+
+
+def _numbers(phase: str, groups: Sequence[GroupResult]) -> str:
+    """`vertical group 3`, `horizontal groups 0, 2`."""
+    more = f" and {len(groups) - 8} more" if len(groups) > 8 else ""
+    return f"{phase} group{'s' if len(groups) > 1 else ''} {', '.join(str(group.number) for group in groups[:8])}{more}"
 
 
 def _names(hosts: Iterable[str]) -> str:

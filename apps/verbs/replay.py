@@ -192,7 +192,7 @@ def _document(judged: Judged) -> dict[str, Any]:
 
 def _judged_lines(judged: Judged) -> list[str]:
     heads = {
-        "culprit": f"Proven: {_some(list(judged.hosts))} computes wrong bits",
+        "culprit": f"Proven: {_some(list(judged.hosts))} compute{'s' if len(judged.hosts) == 1 else ''} wrong bits",
         "candidates": f"Not decided: one or more of {_some(list(judged.hosts))}",
         "clean": "No host computed otherwise",
         "undecided": "Not decided",

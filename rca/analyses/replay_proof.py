@@ -68,7 +68,7 @@ def _finding(judged: Judged, case: Tables) -> Finding:
     cites = tuple(_cite(row) for row in judged.rows[:MAX_CITES])
     if judged.outcome == "culprit":
         numbers["proven_hosts"] = list(judged.hosts)
-        says = f"a replay proves that {names} computes wrong bits: {told}"
+        says = f"a replay proves that {names} compute{'s' if len(judged.hosts) == 1 else ''} wrong bits: {told}"
         return Finding(
             "replay_proof", "replay_culprit", says, ranks=ranks, hosts=judged.hosts, scope=judged.replay_id, numbers=numbers, cites=cites
         )
