@@ -134,9 +134,14 @@ def _on_host(logs: JobLogs, kills: Sequence[Line]) -> Finding:
 def _untraced(case: Tables, logs: JobLogs) -> frozenset[int]:
     """Ranks that left neither a dump nor a stack when most others were captured; none where the capture was no roll-call."""
     dumped = case.table("dumps").select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()
-    stacked = case.table("stacks").filter(pl.col("dump_status") == "ok").select(pl.col("rank").drop_nulls().unique()).collect()
-    traced = {*dumped, *stacked["rank"].to_list()}
+    traced = {*dumped, *_stacked(case)}
     return logs.everyone - traced if len(traced) >= TRACED_SHARE * len(logs.everyone) else frozenset()
+
+
+def _stacked(case: Tables) -> frozenset[int]:
+    """Ranks of which a stack was taken."""
+    taken = case.table("stacks").filter(pl.col("dump_status") == "ok").select(pl.col("rank").drop_nulls().unique()).collect()
+    return frozenset(taken["rank"].to_list())
 
 
 def _gone(case: Tables, told: Story) -> tuple[int, ...]:
@@ -157,8 +162,9 @@ def _gone(case: Tables, told: Story) -> tuple[int, ...]:
 
 
 def _unread(case: Tables, told: Story) -> tuple[int, ...]:
-    """Ranks that left nothing when the others were captured, and whose last words were not read."""
-    if told.first or told.stop.is_asked:
+    """Ranks that left nothing when stacks of the others were taken, and whose last words were not read. A dump alone may be missing of a
+    process that lives."""
+    if told.first or told.stop.is_asked or len(_stacked(case)) < TRACED_SHARE * len(told.logs.everyone):
         return ()
     return tuple(sorted(_untraced(case, told.logs) - told.logs.read_to_the_end))
 
