@@ -1,12 +1,11 @@
 """The incident explorer: pages of apps/pages over the cases that were named. Served to this machine alone, by `rca explore`.
 
-streamlit runs this file anew at every click; what was read stays on the shelf of the process. Nothing is asked of any other machine.
+streamlit runs SCRIPT anew at every click; what was read stays on the shelf of the process. Nothing is asked of any other machine.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from apps.look import Look, Shelf
 
-__all__ = ["ADDRESS", "OPTIONS", "main", "serve", "show_page"]
+__all__ = ["ADDRESS", "OPTIONS", "SCRIPT", "main", "serve", "show_page"]
 
 ADDRESS: Final = "127.0.0.1"
 OPTIONS: Final[dict[str, Any]] = {  # streamlit's settings; given here they beat any file or variable of the user's
@@ -34,6 +33,7 @@ OPTIONS: Final[dict[str, Any]] = {  # streamlit's settings; given here they beat
     "logger.level": "error",
     "global.developmentMode": False,
 }
+SCRIPT: Final = Path(__file__).resolve().parent / "pages" / "_main.py"
 PROGRESS_S: Final = 0.2  # between two steps of the progress bar
 
 
@@ -137,7 +137,7 @@ def serve(paths: Sequence[str], fleet: str, port: int, ready: Callable[[], None]
     flags = {name.replace(".", "_"): value for name, value in options.items()}
     bootstrap.load_config_options(flags)
     threading.Thread(target=_when_up, args=(port, ready), daemon=True).start()
-    bootstrap.run(__file__, is_hello=False, args=[json.dumps({"paths": list(paths), "fleet": fleet})], flag_options=flags)
+    bootstrap.run(str(SCRIPT), is_hello=False, args=[json.dumps({"paths": list(paths), "fleet": fleet})], flag_options=flags)
 
 
 def _when_up(port: int, ready: Callable[[], None]) -> None:
@@ -150,9 +150,3 @@ def _when_up(port: int, ready: Callable[[], None]) -> None:
                 ready()
                 return
         time.sleep(0.1)
-
-
-if __name__ == "__main__":
-    here = str(Path(__file__).resolve().parent)
-    sys.path[:] = [entry for entry in sys.path if entry != here]  # streamlit put it first: its names would shadow others
-    main(**json.loads(sys.argv[1]))

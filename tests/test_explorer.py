@@ -190,6 +190,14 @@ def test_settings_keep_it_on_this_machine() -> None:
     assert set(OPTIONS) <= set(config.get_config_options())
 
 
+def test_script_lies_beside_no_folder_that_streamlit_takes_for_pages() -> None:
+    """Else the first visit of /reliability runs that file alone, and shows nothing."""
+    from apps.explorer import SCRIPT
+
+    assert SCRIPT.is_file()
+    assert not (SCRIPT.parent / "pages").exists()
+
+
 def test_taken_port_is_told() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -124,6 +124,17 @@ def bottom(locator: Any) -> float:
     return float(box["y"] + box["height"])
 
 
+def test_first_visit_may_be_the_second_page(browser: Browser, url: str) -> None:
+    """The very first request of this server: a bookmark, or a page that was open when the server was started anew."""
+    context = browser.new_context(viewport=SCREEN)  # type: ignore[arg-type]
+    opened = context.new_page()
+    opened.goto(f"{url}/reliability")
+    opened.locator(".st-key-headline .stText", has_text="5 interruptions").wait_for(timeout=PATIENCE_MS)
+    titles = opened.locator("[data-testid=stSidebarNav] a").all_inner_texts()
+    context.close()
+    assert [title.strip() for title in titles] == ["Incident", "Reliability"]
+
+
 def test_first_screen_holds_the_whole_answer(page: Page) -> None:
     headline = page.locator(".st-key-headline .stText")
     assert headline.inner_text().startswith("Rank 3 on host-b GPU 1 ")
