@@ -80,7 +80,7 @@ def stage_timeline(stages: pl.DataFrame) -> Figure:
     rows = stages.filter(pl.col("started_at").is_not_null()).sort(
         pl.col("stage").replace_strict({name: i for i, name in enumerate(STAGES)}, default=len(STAGES)), "started_at"
     )
-    begin = rows["started_at"].min()
+    begin: Any = rows["started_at"].min()
     figure = _figure(_height(rows["stage"].n_unique()))
     labels, starts, lengths, hovers, colours, budgets = [], [], [], [], [], []
     for row in rows.iter_rows(named=True):
@@ -249,7 +249,7 @@ def _places(cells: Sequence[Mapping[str, Any]]) -> tuple[dict[Any, tuple[int, in
     across = min(8, largest) if len(blocks) > 1 else max(1, math.ceil(math.sqrt(largest * 6)))
     down = math.ceil(largest / across)
     in_a_row = max(1, min(len(blocks), round(math.sqrt(len(blocks) * (down + 1) * 5 / (across + 1)))))
-    at = {}
+    at: dict[Any, tuple[int, int]] = {}
     for number, members in enumerate(blocks.values()):
         left, top = number % in_a_row * (across + 1), number // in_a_row * (down + 1)
         at |= {key: (left + i % across, top + i // across) for i, key in enumerate(members)}
@@ -350,7 +350,7 @@ def platform_vs_planned(frame: pl.DataFrame) -> Figure:
     figure = _figure(210)
     for attribution in _in_order(frame):
         part = frame.filter(pl.col("attribution") == attribution)
-        shares = [100 * part["num"].sum() / num if num else 0.0, 100 * float(part["lost_gpu_s"].sum() or 0) / lost if lost else 0.0]
+        shares = [100 * float(part["num"].sum()) / num if num else 0.0, 100 * float(part["lost_gpu_s"].sum() or 0) / lost if lost else 0.0]
         figure.add_bar(
             y=labels, x=shares, orientation="h", name=shown(attribution), marker={"color": ATTRIBUTION_COLOURS.get(attribution, GREY)},
             text=[f"{shown(attribution)} {share:.0f} %" if share >= 8 else "" for share in shares], textposition="inside", insidetextanchor="middle",

@@ -103,7 +103,11 @@ def _shelf() -> Shelf:
 
     from apps.look import Shelf
 
-    return st.cache_resource(Shelf, show_spinner=False)()  # type: ignore[no-any-return]
+    @st.cache_resource(show_spinner=False)
+    def kept() -> Shelf:
+        return Shelf()
+
+    return kept()
 
 
 def _look(path: str) -> Look:

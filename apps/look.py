@@ -182,14 +182,14 @@ def _of_case_file(file: Path, known: Look | None) -> Look:
     folder = file.parent.resolve()
 
     def source(path: str) -> Source | None:
-        from rca.types import Source
+        from rca.types import Compression, Source
 
         beside = folder / path
         if not beside.is_file() or not beside.resolve().is_relative_to(folder):  # a case from elsewhere may name any path
             return None
         with beside.open("rb") as raw:
             magic = raw.read(4)
-        compression = "gzip" if magic[:2] == b"\x1f\x8b" else "zstd" if magic == b"\x28\xb5\x2f\xfd" else "none"
+        compression: Compression = "gzip" if magic[:2] == b"\x1f\x8b" else "zstd" if magic == b"\x28\xb5\x2f\xfd" else "none"
         return Source(path, beside, beside.stat().st_size, compression)
 
     case = Case.open(file)

@@ -93,7 +93,7 @@ def first_events(case: Tables, judgement: Judgement) -> tuple[pl.DataFrame, int]
     )
     what = pl.concat_str(pl.col("sort"), pl.col("text"), separator=": ", ignore_nulls=True).alias("what")
     placed = found.filter(pl.col("at").is_not_null()).select("at", "is_utc", "lane", "kind", what, "count")
-    return placed.cast(EVENTS).sort("at", "lane", "what"), found["at"].null_count()  # type: ignore[arg-type]
+    return placed.cast(EVENTS).sort("at", "lane", "what"), found["at"].null_count()
 
 
 def _at(column: str) -> pl.Expr:

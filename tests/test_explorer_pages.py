@@ -82,6 +82,7 @@ def test_hostile_text_meets_nothing_that_interprets_it(tmp_path: Path) -> None:
     at.session_state["finding_1"] = True
     at.run()
     assert ATTACK in said(at)
+    assert f"rca open '{folder}'" in said(at)  # a command to copy: the shell must not read the name either
     shown = "".join(text for text in interpreted(at) if not text.startswith("<style>"))
     assert shown
     assert [mark for mark in ("<", "**", "](", "$", ":red", "javascript") if mark in shown] == []

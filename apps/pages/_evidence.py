@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def evidence(look: Look) -> None:
     for number, (finding, aside) in enumerate(findings[:MAX_FINDINGS], 1):
         _finding(look, number, finding, aside)
     if len(findings) > MAX_FINDINGS:
-        say(f"and {len(findings) - MAX_FINDINGS} more: rca diagnose --json {look.path}")
+        say(f"and {len(findings) - MAX_FINDINGS} more: rca diagnose --json {shlex.quote(look.path)}")
 
 
 def _finding(look: Look, number: int, finding: Finding, aside: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,11 @@ def untold(look: Look) -> None:
     say(f"the fault: {utc(failed_at) if failed_at else 'no instant'}")
     if events.height:
         calls = events.filter(events["kind"] == "last recorded call")["at"]
-        for name, at in (("last recorded call of the first rank to stop", calls.min()), ("last recorded call of any rank", calls.max())):
+        moments: list[tuple[str, Any]] = [
+            ("last recorded call of the first rank to stop", calls.min()),
+            ("last recorded call of any rank", calls.max()),
+        ]
+        for name, at in moments:
             if at is not None:
                 say(f"{name}: {utc(at)}")
-    quote([f"rca open {look.path}"])
+    quote([f"rca open {shlex.quote(look.path)}"])

@@ -73,7 +73,7 @@ def _weeks(ledger: Ledger) -> list[str]:
     if not moments:
         return []
     first, at = min(moments), week(week_of(max(moments))).start
-    names = []
+    names: list[str] = []
     while at + timedelta(weeks=1) > first and len(names) < MAX_WEEKS:
         names.append(week_of(at))
         at -= timedelta(weeks=1)
