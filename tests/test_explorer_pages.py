@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _hostile_case import ATTACK, hostile_case
-from _house import ROOT, SAMPLE, call, copy_dumps
+from _house import ROOT, SAMPLE, call, copy_case, copy_dumps, slow_but
 from _small_fleet import LAST_WEEK, small_fleet
 
 from rca import plugins
@@ -64,6 +64,20 @@ def test_incident_page_gives_the_answer_first(case: Path) -> None:
     for words in ("no: concluded from evidence, not reproduced", "fix code", "software; workload", "2026-11-29 21:11:31.633 UTC"):
         assert words in text
     assert any(one.value.startswith("ssh host-b ") for one in at.code)
+
+
+@pytest.mark.parametrize("name", slow_but("none", "host_lost", "planned_stop"))
+def test_every_shipped_case_has_its_page(name: str, tmp_path: Path) -> None:
+    at = app([str(copy_case(name, tmp_path / name))])
+    assert not at.exception
+    assert not at.error
+    opened = at.get("expander")
+    for number in range(1, len(opened) + 1):
+        at.session_state[f"finding_{number}"] = True
+    at.run()
+    assert not at.exception
+    headlines = call("diagnose", tmp_path / name).out.splitlines()
+    assert [one.value for one in at.text][1:3] == headlines[:2]
 
 
 def test_a_finding_is_read_from_its_file_when_it_is_opened(case: Path) -> None:
