@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import polars as pl
 
 from rca.analyses._job_logs import JobLogs, Line, job_logs
@@ -20,6 +19,7 @@ from rca.analyses._stack_views import loop_of, main_views, movement
 from rca.types import Cite, Tables
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.int64]
@@ -99,7 +99,7 @@ def _printed_on(after: _After, line: Line) -> bool:
     if printed is None:
         return False
     places, steps = printed
-    at = int(np.searchsorted(places, line.place[-1]))
+    at = int(places.searchsorted(line.place[-1]))
     later = steps[at:]
     return bool(later.size) and int(later.max() - (steps[:at].max() if at else later.min() - 1)) >= STEPS_ON
 
@@ -148,4 +148,6 @@ def _printed(case: Tables) -> dict[str, tuple[Numbers, Numbers]]:
     )
     line = pl.col("record").str.extract(r"(\d+)$").cast(pl.Int64)
     lists = rows.select("evidence_id", "step", line=line).sort("line").group_by("evidence_id").agg("line", "step").collect()
+    import numpy as np
+
     return {id_: (np.asarray(places), np.asarray(steps)) for id_, places, steps in lists.iter_rows()}
