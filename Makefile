@@ -11,8 +11,9 @@ demo: $(VENV)/.user  ## one real incident, start to finish (no torch needed)
 	$(RCA) diagnose data/cases/lock_hang
 
 test: $(VENV)/.dev  ## all tests, fast ones first
-	$(VENV)/bin/python -m pytest -m "not slow and not live and not browser"
-	$(VENV)/bin/python -m pytest -m "(slow or live) and not browser"
+	$(VENV)/bin/python -m pytest -n auto -m "not slow and not live and not browser"
+	$(VENV)/bin/python -m pytest -n auto -m "slow and not live and not browser"
+	$(VENV)/bin/python -m pytest -m "live and not browser"
 	$(MAKE) test-browser
 
 test-browser: $(VENV)/.dev | $(CHROMIUM)  ## the explorer in headless Chromium
