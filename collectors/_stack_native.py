@@ -37,6 +37,7 @@ _NATIVE_STRONG: Final = (
     (
         "collective",
         any_of(
+            r"c10d::Reducer::finalize_backward",
             r"c10d::Work::wait|c10d::ops::|ProcessGroup\w+::|Work(NCCL|Gloo)::|gloo::(all|broadcast|barrier|reduce|gather|scatter)",
             r"p?nccl(AllReduce|AllGather|Broadcast|ReduceScatter|Reduce|GroupEnd)|P?MPI_(All|Bcast|Barrier|Reduce)",
         ),

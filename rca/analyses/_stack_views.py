@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from rca.types import Cite, Tables
 
 __all__ = [
+    "BACKWARD",
+    "UNTOLD",
     "WAITS_FOR_OTHERS",
     "Loop",
     "Motion",
@@ -23,12 +25,16 @@ __all__ = [
     "movement",
     "seen",
     "shared",
+    "stands_still",
     "turns",
 ]
 
 Loop = tuple[str, ...]  # frames from the outermost one to the body of the training loop
 
 WAITS_FOR_OTHERS = frozenset({"collective", "p2p", "comm_init", "store"})  # whoever sits there waits for another rank
+# The autograd engine, as torch 2.2 and later show it, and as before. Its frame is all that shows of a wait for the gradients of others.
+BACKWARD = frozenset({"torch/autograd/graph:_engine_run_backward", "torch/autograd/__init__:backward"})
+UNTOLD = "unknown"  # wait kind of a Python stack whose innermost call is C code: a lock, a sleep and `work.wait()` have no frame
 MOVING_SHARE = 0.5  # of the ranks seen twice: a hung job has at most its culprit and failing ranks change
 MAX_PATTERNS = 200  # distinct stacks compared in pairs
 SEQUENCES = 3  # ranks whose calls are followed in order
@@ -57,7 +63,11 @@ class View:
 
 
 def main_views(case: Tables) -> dict[int, list[View]]:
-    """rank -> its main thread's views by sample. Of several files of one sample the JSON form counts; failed dumps are views too."""
+    """rank -> its main thread's views by sample. Of several files of one sample the JSON form counts; failed dumps are views too.
+
+    A dump with C frames tells what a Python stack cannot; it is compared by its Python frames, and what it waits for holds for every sample
+    of the rank in the same place.
+    """
     stacks = case.table("stacks").filter(
         pl.col("rank").is_not_null()
         & pl.col("role").fill_null("unknown").is_in(["trainer", "unknown", "other"])
@@ -71,12 +81,7 @@ def main_views(case: Tables) -> dict[int, list[View]]:
         pl.col("evidence_id"),
         pl.col("record"),
     ]
-    rows = (
-        stacks.sort("rank", "sample", *order, nulls_last=True)
-        .unique(["rank", "sample"], keep="first", maintain_order=True)
-        .join(frames, on="stack_id", how="left", maintain_order="left")
-        .collect()
-    )
+    rows = stacks.sort("rank", "sample", *order, nulls_last=True).join(frames, on="stack_id", how="left", maintain_order="left").collect()
     found: dict[int, list[View]] = defaultdict(list)
     for r in rows.iter_rows(named=True):
         found[r["rank"]].append(
@@ -86,7 +91,38 @@ def main_views(case: Tables) -> dict[int, list[View]]:
                 r["wait_kind"] or "unknown", r["lines"] or "", r["is_active"], r["owns_gil"], r["dump_status"] or "ok", r["evidence_id"], r["record"],
             )
         )  # fmt: skip
-    return dict(found)
+    return {rank: _sharpened(views) for rank, views in found.items()}
+
+
+def _sharpened(views: Sequence[View]) -> list[View]:
+    """One view per sample, with the wait kind that a dump with C frames shows in the same place."""
+    chosen = list({v.sample: v for v in reversed(views)}.values())[::-1]
+    deep = [v for v in views if v.leaf and v.frames[:1] != (v.leaf,)]
+    if not deep:
+        return chosen
+    plain = [v for v in chosen if v not in deep]
+    shallow = []
+    for view in chosen:
+        like = next((p for p in plain if view in deep and _same_place(p, view)), view)
+        shallow.append(replace(view, stack_id=like.stack_id, frames=like.frames, lines=like.lines))
+    return [replace(v, wait_kind=_told(v, deep)) if v.wait_kind == UNTOLD else v for v in shallow]
+
+
+def _told(view: View, deep: Iterable[View]) -> str:
+    """What the dumps with C frames say of a place in which the Python frames say nothing."""
+    kinds = (d.wait_kind for d in deep if d.pid == view.pid and d.wait_kind != UNTOLD and _same_place(view, d))
+    return next(kinds, UNTOLD)
+
+
+def _same_place(plain: View, deep: View) -> bool:
+    """Whether a stack with C frames has the Python frames of the other, in their order, and no other line where it tells lines."""
+    if plain.leaf != deep.leaf or not plain.frames:
+        return False
+    rest = iter(deep.frames)
+    if not all(frame in rest for frame in plain.frames):
+        return False
+    told = [line for line in deep.lines.split(",") if line not in ("", "0")]
+    return all(one == two for one, two in zip(told, plain.lines.split(","), strict=False))
 
 
 def seen(views: Sequence[View]) -> list[View]:
@@ -102,6 +138,7 @@ class Motion:
     still: tuple[int, ...]  # ranks whose stack did not change
     left: tuple[int, ...]  # ranks that left the training loop on the way: a call of theirs failed, or they are done
     once: tuple[int, ...]  # ranks seen once only, or not at all in the last sample
+    ran: tuple[int, ...] = ()  # of the still ones: where others are awaited, and yet on the processor in some samples and off it in others
 
     @property
     def is_known(self) -> bool:
@@ -118,9 +155,10 @@ class Motion:
 def movement(views: Mapping[int, Sequence[View]], loop: Loop) -> Motion:
     """Compare each rank's samples: same frames and line numbers = still; other frames in the same loop = moved.
 
-    A rank seen inside the loop and outside has left it, in whichever order the samples are known.
+    A rank seen inside the loop and outside has left it, in whichever order the samples are known. A wait that is over and begun anew looks
+    still too; but whoever waits on does not get on the processor now and then.
     """
-    moved, still, left, once = [], [], [], []
+    moved, still, left, once, ran = [], [], [], [], []
     for rank, all_views in sorted(views.items()):
         shown = seen(all_views)
         inside = {in_loop(v, loop) for v in shown}
@@ -128,11 +166,13 @@ def movement(views: Mapping[int, Sequence[View]], loop: Loop) -> Motion:
             once.append(rank)
         elif all((v.stack_id, v.lines) == (shown[0].stack_id, shown[0].lines) for v in shown[1:]):
             still.append(rank)
+            if {v.is_active for v in shown} >= {True, False} and (shown[0].wait_kind in WAITS_FOR_OTHERS or shown[0].leaf in BACKWARD):
+                ran.append(rank)
         elif loop and len(inside) > 1:
             left.append(rank)
         else:
             moved.append(rank)
-    return Motion(tuple(moved), tuple(still), tuple(left), tuple(once))
+    return Motion(tuple(moved), tuple(still), tuple(left), tuple(once), tuple(ran))
 
 
 def loop_of(case: Tables, views: Mapping[int, Sequence[View]]) -> Loop:
@@ -211,6 +251,13 @@ def shared(one: Loop, two: Loop) -> Loop:
 def in_loop(view: View, loop: Loop) -> bool:
     """Whether a stack is below the loop's deepest shared frame."""
     return tuple(reversed(view.frames))[: len(loop)] == loop
+
+
+def stands_still(views: Sequence[View]) -> bool:
+    """Whether two samples or more show the thread in one place, off the processor and without the interpreter lock."""
+    shown = seen(views)
+    same = all((v.stack_id, v.lines) == (shown[0].stack_id, shown[0].lines) for v in shown)
+    return len(shown) > 1 and same and all(v.is_active is False and v.owns_gil is not True for v in shown)
 
 
 def cite_view(view: View) -> Cite:

@@ -50,6 +50,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
             return found
         raise NotEnoughEvidence("no rank has two stack dumps: take at least two rounds, some seconds apart")
     expected = _expected_ranks(case)
+    if not motion.job_moves and motion.ran:
+        if found:
+            return found
+        raise NotEnoughEvidence(
+            f"every rank was seen in one place, but {len(motion.ran)} of them ran there between whiles, so the job may have come back to it: "
+            "take more rounds of stacks"
+        )
     if not motion.job_moves:
         return [*found, _still(motion, views)]
     if found:

@@ -4,18 +4,36 @@
    With many distinct patterns, near-duplicates are joined first (scikit-learn, on the distinct patterns only, weight falling from the leaf).
 2. In a hang most ranks wait for others; those are victims, whatever group they form. The rank that does not wait for others, in the same
    place in every sample, is the outlier; its activity and wait kind say why (loader, checkpoint or other I/O, lock, interpreter lock, code).
-3. A failed dump is evidence too: a process that cannot be suspended sits in the kernel, one that is gone has died.
-4. Nothing when the job moves, when too few ranks were seen, or when so many stand apart that the waiting ones are not the rule.
+3. Not every wait for others shows as one: the gradients of others are awaited inside the backward pass, a device may wait for them, and
+   `work.wait()` has no frame of its own. So ranks that stand still off the processor in one place in every sample wait as well, when they are
+   most of all ranks (backward pass, device) or nearly all (a line of their own code). Against these one rank at most is accused, and none
+   that may itself be waiting so. A lone rank in the backward pass, while its peers are inside collectives, is an exception like any other.
+4. A failed dump is evidence too: a process that cannot be suspended sits in the kernel, one that is gone has died.
+5. Nothing when the job moves, when too few ranks were seen, or when so many stand apart that the waiting ones are not the rule.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
-from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, loop_of, main_views, movement, seen
+from rca.analyses._stack_views import (
+    BACKWARD,
+    UNTOLD,
+    WAITS_FOR_OTHERS,
+    Loop,
+    View,
+    cite_view,
+    in_loop,
+    loop_of,
+    main_views,
+    movement,
+    seen,
+    stands_still,
+)
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -27,18 +45,22 @@ SIGNS = {
     "in_io": Sign("stack", ("storage_stall", "data_stall", "code_hang")),
     "holds_gil": Sign("stack", ("code_hang",)),
     "in_user_code": Sign("stack", ("code_hang", "slow_rank")),
+    "apart_from_peers": Sign("stack", ("code_hang", "slow_rank")),
+    "in_backward": Sign("stack", ("gpu_fault", "code_hang", "collective_mismatch", "nvlink_fault")),
     "in_device_sync": Sign("stack", ("gpu_fault", "code_hang", "nvlink_fault")),
     "cannot_be_suspended": Sign("stack", ("storage_stall", "host_fault")),
     "process_gone": Sign("stack", ("process_killed", "user_exception", "host_out_of_memory")),
 }
 
 WAITING_SHARE = 0.5  # of the ranks seen must wait for others, or there is no rule to be an exception to
+MOST, NEARLY_ALL = 0.5, 0.75  # more than, or at least, this share in one place: a wait for others that no frame names
 MAX_OUTLIER_SHARE = 0.25
 MIN_SEEN = 3
 CLUSTER_FROM = 16  # distinct patterns; below, exact groups are as readable and need no scikit-learn
 NEAR = 0.2  # distance under which two patterns are one: they differ in a frame or two away from the leaf
 LEAF_WEIGHT = 0.8  # each frame weighs this much of the one it called
 MAX_CITES = 6
+_OWN = ("train_step", "eval", "inference", "unknown")  # activities in which a place that names no wait may be one for other ranks
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
@@ -54,23 +76,68 @@ def analyse(case: Tables) -> Sequence[Finding]:
     failed = _failed(views)
     if len(last) + len(failed) < MIN_SEEN:
         raise NotEnoughEvidence(f"stacks of {len(last)} ranks only; at least {MIN_SEEN} are needed to tell an exception from the rule")
-    waiting = [rank for rank, view in last.items() if view.wait_kind in WAITS_FOR_OTHERS]
-    if len(waiting) < WAITING_SHARE * (len(last) + len(failed)):
-        raise NotEnoughEvidence(f"only {len(waiting)} of {len(last) + len(failed)} ranks wait for others: their stacks show no common hang")
+    waits = _waits(views, last, len(last) + len(failed))
     outliers: dict[str, list[View]] = defaultdict(list)
     for rank, view in last.items():
-        if view.wait_kind not in WAITS_FOR_OTHERS and _stays(views[rank], view):
-            sign = _sign(views[rank], view)
-            if sign != "in_user_code" or in_loop(view, loop):  # outside the loop it has ended or failed: an after-effect
+        if rank not in waits.ranks and not waits.may_hold(view) and _stays(views[rank], view):
+            sign = _sign(views[rank], view, waits)
+            if sign not in ("in_user_code", "apart_from_peers") or in_loop(
+                view, loop
+            ):  # outside the loop it has ended or failed: an after-effect
                 outliers[sign].append(view)
     for view in failed.values():
         outliers["cannot_be_suspended" if view.dump_status == "suspend_failed" else "process_gone"].append(view)
     count = sum(map(len, outliers.values()))
-    if count > max(1, MAX_OUTLIER_SHARE * (len(last) + len(failed))):
+    if count > (max(1, MAX_OUTLIER_SHARE * (len(last) + len(failed))) if waits.is_told else 1):
         raise NotEnoughEvidence(f"{count} ranks stand apart, too many to be the exception")
     patterns = _patterns(last, _stages(case))
     workers = _workers(case)
-    return [_finding(sign, outliers[sign], waiting, patterns, workers) for sign in sorted(outliers)]
+    return [_finding(sign, outliers[sign], waits, patterns, workers) for sign in sorted(outliers)]
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """Ranks that wait for others, and how that shows."""
+
+    ranks: tuple[int, ...]
+    kind: str  # "call" they are inside of, "backward", "device", or a "place" of their own code
+    stack_id: str | None = None  # of that place
+
+    @property
+    def is_told(self) -> bool:
+        """Whether their stacks name what they wait in."""
+        return self.kind == "call"
+
+    def may_hold(self, view: View) -> bool:
+        """Whether another rank may be in a wait of the same sort, only elsewhere or not all the time."""
+        if self.kind == "place":
+            return view.stack_id == self.stack_id
+        return self.kind in ("backward", "device") and _hidden_wait(view) in ("backward", "device")
+
+
+def _waits(views: Mapping[int, Sequence[View]], last: Mapping[int, View], count: int) -> _Waits:
+    """Steps 2 and 3. Raises NotEnoughEvidence where no sort of wait is common enough."""
+    inside = tuple(rank for rank, view in last.items() if view.wait_kind in WAITS_FOR_OTHERS)
+    if len(inside) >= WAITING_SHARE * count:
+        return _Waits(inside, "call")
+    places: dict[tuple[str, str | None, str], list[int]] = defaultdict(list)
+    for rank, view in last.items():
+        if stands_still(views[rank]) and (kind := _hidden_wait(view)):
+            places[kind, view.stack_id, view.lines].append(rank)
+    (kind, stack_id, _), ranks = max(places.items(), key=lambda item: (len(item[1]), item[0]), default=(("", None, ""), []))
+    needed = len(ranks) >= NEARLY_ALL * count if kind == "place" else len(ranks) > MOST * count
+    if len(ranks) >= MIN_SEEN - 1 and needed:
+        return _Waits(tuple(ranks), kind, stack_id)
+    raise NotEnoughEvidence(f"only {len(inside)} of {count} ranks wait for others: their stacks show no common hang")
+
+
+def _hidden_wait(view: View) -> str | None:
+    """The sort of wait that a stack may be in without naming it."""
+    if view.leaf in BACKWARD and view.wait_kind == UNTOLD:
+        return "backward"
+    if view.wait_kind == "cuda_sync":
+        return "device"
+    return "place" if view.wait_kind == UNTOLD and view.activity in _OWN else None
 
 
 def _last_inside(views: Mapping[int, Sequence[View]], loop: Loop) -> dict[int, View]:
@@ -96,7 +163,10 @@ def _stays(views: Sequence[View], view: View) -> bool:
     return all(v.stack_id == view.stack_id or (v.activity == view.activity and v.activity in ("dataloader", "checkpoint")) for v in shown)
 
 
-def _sign(views: Sequence[View], view: View) -> str:
+def _sign(views: Sequence[View], view: View, waits: _Waits) -> str:
+    spins = all(v.owns_gil and v.stack_id == view.stack_id for v in seen(views))
+    if spins and len(seen(views)) > 1:  # a loader or saver that runs, and never leaves one place, gets its data and does not go on
+        return "holds_gil"
     if view.activity == "dataloader":
         return "in_dataloader"
     if view.activity == "checkpoint":
@@ -107,15 +177,26 @@ def _sign(views: Sequence[View], view: View) -> str:
         return "in_device_sync"
     if all(v.owns_gil for v in seen(views)):
         return "holds_gil"
-    return "in_user_code"
+    if view.leaf in BACKWARD and view.wait_kind == UNTOLD:
+        return "in_backward"
+    # Two places of the program's own code, both silent on what they wait for: the rarer one is the exception, if not for certain.
+    return "apart_from_peers" if waits.kind == "place" and view.wait_kind == UNTOLD else "in_user_code"
 
 
+_WAITING = {
+    "call": "wait for other ranks",
+    "backward": "stand still in the backward pass, where the gradients of others are awaited",
+    "device": "stand still at their devices, which may wait for others",
+    "place": "stand still at one and the same line, as ranks do that wait for another",
+}
 _DOING = {
     "in_dataloader": "waiting for its data loader",
     "in_checkpoint": "in a checkpoint",
     "in_io": "reading or writing",
     "holds_gil": "running and holding the interpreter lock in every sample",
     "in_user_code": "in code of its own, outside any collective",
+    "apart_from_peers": "alone in another place of its own code, in every sample",
+    "in_backward": "in its backward pass, which does not end",
     "in_device_sync": "waiting for its device",
     "cannot_be_suspended": "not to be suspended: the process sits in the kernel (state D)",
     "process_gone": "gone: the process was no longer there",
@@ -125,7 +206,7 @@ _DOING = {
 def _finding(
     sign: str,
     views: Sequence[View],
-    waiting: Sequence[int],
+    waits: _Waits,
     patterns: Mapping[int, int],
     workers: Mapping[int, list[tuple[str, Cite]]],
 ) -> Finding:
@@ -133,7 +214,8 @@ def _finding(
     where = Counter(v.leaf for v in views if v.leaf).most_common(1)
     says = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'} {_DOING[sign]}"
     says += f" ({where[0][0]})" if where else ""
-    says += f", while {len(waiting)} peers wait for other ranks"
+    waiting = waits.ranks
+    says += f", while {len(waiting)} peers {_WAITING[waits.kind]}"
     cites = [cite_view(v) for v in views]
     busy = [item for rank in ranks for item in workers.get(rank, [])] if sign == "in_dataloader" else []
     if busy:

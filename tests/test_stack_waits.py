@@ -1,0 +1,160 @@
+"""Waits for others that no Python frame names (backward pass, device, `work.wait()`): who stands apart from them, and who does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from _house import call
+
+
+class At(NamedTuple):
+    """Where a main thread is: frames as (function, file, line), innermost first, and whether it runs."""
+
+    frames: tuple[tuple[str, str, int], ...]
+    active: bool = False
+    gil: bool = False
+
+    def running(self) -> At:
+        return self._replace(active=True)
+
+
+SITE = "/opt/venv/lib/python3.11/site-packages/"
+ROOT_FRAMES = (("main", "/srv/job/train.py", 40), ("<module>", "/srv/job/train.py", 60))
+ENGINE = (("_engine_run_backward", SITE + "torch/autograd/graph.py", 979), ("backward", SITE + "torch/autograd/__init__.py", 395))
+BACKWARD = At((*ENGINE, ("Tensor.backward", SITE + "torch/_tensor.py", 623), *ROOT_FRAMES))
+BARRIER = At((("barrier", SITE + "torch/distributed/distributed_c10d.py", 4901), *ROOT_FRAMES))
+DEVICE = At((("synchronize", SITE + "torch/cuda/__init__.py", 1083), *ROOT_FRAMES))
+WORK_WAIT = At((("GradSync.__call__", "/srv/job/sync.py", 10), *ROOT_FRAMES))
+LOCK = At((("Meter.update", "/srv/job/meter.py", 17), *ROOT_FRAMES))
+QUEUE = At((("Queue.get", "/usr/lib/python3.11/queue.py", 171), ("fetch", "/srv/job/tokens.py", 5), *ROOT_FRAMES))
+DATASET = (
+    ("Words.__getitem__", "/srv/job/words.py", 18),
+    ("fetch", SITE + "torch/utils/data/_utils/fetch.py", 54),
+    ("_BaseDataLoaderIter.__next__", SITE + "torch/utils/data/dataloader.py", 725),
+    *ROOT_FRAMES,
+)
+READS, SPINS = At(DATASET), At(DATASET, active=True, gil=True)
+NATIVE_FRAMES = {  # the C frames above a Python stack, as py-spy --native prints them
+    BACKWARD: ("pthread_cond_wait (libc.so.6)", "c10d::Reducer::finalize_backward (libtorch_cpu.so)"),
+    WORK_WAIT: ("pthread_cond_wait (libc.so.6)", "c10d::ops::(anonymous namespace)::wait (libtorch_cpu.so)"),
+    LOCK: ("0x7f2e34aa3f16 (libc.so.6)", "PyThread_acquire_lock_timed (libpython3.11.so)"),
+}
+
+
+def _thread(pid: int, at: At) -> dict[str, Any]:
+    frames = [
+        {"name": name, "filename": file, "short_filename": file.rpartition("/")[2], "module": None, "line": line, "locals": None}
+        for name, file, line in at.frames
+    ]
+    named = {"thread_id": pid, "thread_name": "MainThread", "os_thread_id": pid}
+    return {"pid": pid, **named, "active": at.active, "owns_gil": at.gil, "frames": frames, "process_info": None}
+
+
+def _native(pid: int, at: At) -> str:
+    shown = [*NATIVE_FRAMES[at], *(f"{name} ({file}:{line})" for name, file, line in at.frames)]
+    head = f'Process {pid}: /opt/venv/bin/python3 -u train.py\nPython v3.11.7 (/opt/python/bin/python3.11)\n\nThread {pid} (idle): "MainThread"\n'
+    return head + "".join(f"    {frame}\n" for frame in shown)
+
+
+def _captured(folder: Path, ranks: Mapping[int, Sequence[At]], *, native: int | None = None, beside: bool = True) -> Path:
+    """Stack dumps of every rank and round; with C frames in round `native` too, or there only."""
+    for rank, samples in ranks.items():
+        for number, at in enumerate(samples):
+            into = folder / "stacks" / f"round_{number}"
+            into.mkdir(parents=True, exist_ok=True)
+            if number == native:
+                (into / f"rank_{rank}.main.native.txt").write_text(_native(100 + rank, at))
+            if number != native or beside:
+                (into / f"rank_{rank}.main.json").write_text(json.dumps([_thread(100 + rank, at)]))
+    return folder
+
+
+def _peers(at: At, bad: At, size: int = 4) -> dict[int, list[At]]:
+    return {rank: [bad if rank == 1 else at] * 3 for rank in range(size)}
+
+
+def _verdict(folder: Path) -> dict[str, Any]:
+    return dict(call("diagnose", folder, "--json").doc["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("peers", "bad", "cause"),
+    [
+        (BACKWARD, LOCK, "code_hang"),
+        (BACKWARD, QUEUE, "code_hang"),
+        (BACKWARD, READS, "data_stall"),
+        (BACKWARD, SPINS, "code_hang"),
+        (BARRIER, SPINS, "code_hang"),
+        (DEVICE, LOCK, "code_hang"),
+        (WORK_WAIT, QUEUE, "code_hang"),
+        (WORK_WAIT, LOCK, "code_hang"),
+    ],
+)
+def test_who_stands_apart_from_waits_without_a_name_is_named(peers: At, bad: At, cause: str, tmp_path: Path) -> None:
+    verdict = _verdict(_captured(tmp_path, _peers(peers, bad)))
+    assert (verdict["first_failing"]["ranks"], verdict["cause"]) == ([1], cause)
+
+
+def test_a_wait_that_a_call_names_is_the_firmer_ground(tmp_path: Path) -> None:
+    named = _verdict(_captured(tmp_path / "a", _peers(BARRIER, LOCK)))["first_failing"]["probability"]
+    guessed = _verdict(_captured(tmp_path / "b", _peers(WORK_WAIT, LOCK)))["first_failing"]["probability"]
+    assert guessed < named
+
+
+def test_a_lone_rank_in_its_backward_pass_is_named_and_why_is_open(tmp_path: Path) -> None:
+    verdict = _verdict(_captured(tmp_path, _peers(BARRIER, BACKWARD)))
+    assert (verdict["first_failing"]["ranks"], verdict["cause"]) == ([1], "unknown")
+
+
+def _one(rank: int, samples: Sequence[At], others: At) -> dict[int, Sequence[At]]:
+    return {**{r: [others] * 3 for r in range(4)}, rank: samples}
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param({r: [BACKWARD] * 3 for r in range(4)}, id="all in backward"),
+        pytest.param(_one(2, [BACKWARD, BACKWARD.running(), BACKWARD], BACKWARD), id="one of them ran"),
+        pytest.param(_one(2, [WORK_WAIT, WORK_WAIT.running(), WORK_WAIT], WORK_WAIT), id="one ran in the common place"),
+        pytest.param(_one(1, [LOCK, BACKWARD, LOCK], BACKWARD), id="one was elsewhere for a moment"),
+        pytest.param(_one(1, [DEVICE] * 3, BACKWARD), id="another hidden wait"),
+        pytest.param(_one(1, [LOCK] * 3, BACKWARD.running()), id="the others compute"),
+        pytest.param({0: [BACKWARD] * 3, 1: [LOCK] * 3, 2: [BACKWARD] * 3, 3: [QUEUE] * 3}, id="half is not most"),
+        pytest.param({0: [LOCK], 1: [BACKWARD], 2: [BACKWARD], 3: [BACKWARD]}, id="one sample shows a moment only"),
+        pytest.param({0: [WORK_WAIT] * 3, 1: [LOCK] * 3, 2: [WORK_WAIT] * 3}, id="two of three in one place"),
+    ],
+)
+def test_nobody_is_accused_where_it_may_be_a_moment_of_a_running_job(ranks: Mapping[int, Sequence[At]], tmp_path: Path) -> None:
+    assert _verdict(_captured(tmp_path, ranks))["first_failing"]["ranks"] == []
+
+
+def test_who_ran_in_the_place_where_it_waits_may_have_come_back_to_it(tmp_path: Path) -> None:
+    ran = call(
+        "analyse", "job_motion", _captured(tmp_path / "a", _one(2, [BACKWARD.running(), BACKWARD, BACKWARD], BACKWARD)), "--json"
+    ).doc
+    still = call("analyse", "job_motion", _captured(tmp_path / "b", _peers(BACKWARD, LOCK)), "--json").doc
+    assert (ran["status"], still["status"]) == ("blind", "found")
+    assert "1 of them ran there" in ran["why"]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_c_frames_of_the_same_place_tell_what_python_cannot(beside: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter of the test
+    ranks = {0: [BACKWARD] * 3, 1: [LOCK] * 3, 2: [WORK_WAIT] * 3, 3: [BACKWARD] * 3, 4: [WORK_WAIT] * 3}
+    assert _verdict(_captured(tmp_path / "a", ranks))["first_failing"]["ranks"] == []  # three and two in two places: no rule
+    said = call("diagnose", _captured(tmp_path / "b", ranks, native=2, beside=beside), "--json").doc
+    assert (said["verdict"]["first_failing"]["ranks"], said["verdict"]["cause"]) == ([1], "code_hang")
+    told = {finding["sign"]: finding["says"] for finding in said["findings"]}
+    assert "4 peers wait for other ranks" in told["in_user_code"]
+    assert "5 of 5 ranks show the same stack" in told["job_hangs"]
+
+
+def test_a_dump_of_another_place_sharpens_nothing(tmp_path: Path) -> None:
+    folder = _captured(tmp_path, _peers(WORK_WAIT, QUEUE, size=3))
+    for rank in (0, 2):
+        text = _native(100 + rank, WORK_WAIT).replace("sync.py:10", "sync.py:12")
+        (folder / "stacks" / "round_2" / f"rank_{rank}.main.native.txt").write_text(text)
+    assert _verdict(folder)["first_failing"]["ranks"] == []
