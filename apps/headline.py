@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from rca.causes import CAUSES
+from rca.causes import CAUSES, did_first
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
@@ -14,17 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["cause_words", "condition", "headline", "percent", "ranks_words"]
 
 MAX_RANKS: Final = 6  # named in a line
-_FIRST: Final[Mapping[str, str]] = {  # cause -> what its rank did before all others; where nothing better can be said it failed
-    **dict.fromkeys(("code_hang", "data_stall", "storage_stall"), "stalled first"),
-    **dict.fromkeys(("slow_rank", "stage_imbalance", "data_imbalance"), "slowed the job"),
-    **dict.fromkeys(("user_exception", "bad_sample", "gpu_out_of_memory"), "raised first"),
-    **dict.fromkeys(("process_killed", "host_out_of_memory"), "died first"),
-    "host_lost": "was lost first",
-    "numeric_divergence": "diverged first",
-    "silent_data_corruption": "computed wrong first",
-    "collective_mismatch": "made another call than its peers",
-}
-_LOST_TOGETHER: Final = "were lost first"
 _ENDS: Final[Mapping[str, str]] = {  # analysis -> how the job ended, as its finding shows; the first that fits is told
     "planned_stop": "stopped",
     "process_death": "a process died",
@@ -62,17 +51,13 @@ def headline(judgement: Judgement) -> str:
     gpus = [roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus]
     if gpus:
         parts.append(f"GPU {', '.join(gpus)}")
-    parts.append(f"{_did(verdict.cause, len(verdict.ranks))} ({percent(verdict.ranks_probability)})")
+    parts.append(f"{did_first(verdict.cause, len(verdict.ranks))} ({percent(verdict.ranks_probability)})")
     if mismatch := _mismatch(judgement):
         return f"{' '.join(parts)}: it {mismatch}; cause: {cause}"
     if verdict.last_collective:
         parts.append(f"at {_call(verdict.last_collective)}")
     proof = ", proven by replay" if verdict.proven else ""
     return f"{' '.join(parts)}; why is open" if verdict.cause == "unknown" else f"{' '.join(parts)}; cause: {cause}{proof}"
-
-
-def _did(cause: str, count: int) -> str:
-    return _LOST_TOGETHER if cause == "host_lost" and count > 1 else _FIRST.get(cause, "failed first")
 
 
 def _capital(text: str) -> str:

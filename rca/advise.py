@@ -54,7 +54,7 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), s
         evict_ranks=evict_ranks,
         evict_group=group,
         innocent_hosts=(),
-        because=_because(verdict, action, findings) + (_checkpoint(save) if action == "rollback" else ""),
+        because=_because(verdict, roster, action, findings) + (_checkpoint(save) if action == "rollback" else ""),
         commands=commands(verdict, roster, evict),
         checkpoint=save.name if save is not None and action == "rollback" else None,
         replay=_replay(verdict, roster, findings),
@@ -79,7 +79,10 @@ def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Ma
     }
 
 
-def _because(verdict: Verdict, action: str, findings: Sequence[Finding]) -> str:
+def _because(verdict: Verdict, roster: Roster, action: str, findings: Sequence[Finding]) -> str:
+    if action == "replace" and not verdict.hosts and roster.disputed & set(verdict.ranks):
+        which = "these ranks" if len(verdict.ranks) > 1 else "this rank"
+        return f"sources name different hosts for {which} (sources_disagree): find out which is right before draining any"
     if action == "replace" and verdict.ranks and not verdict.hosts:
         return "the rank is known but not its host: give a rank map (rank,host) and ask again"
     if verdict.cause in EVICT_TOO and not verdict.ranks and not verdict.hosts:

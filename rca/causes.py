@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause"]
+__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause", "did_first"]
 
 LAYERS: Final = ("communication", "hardware", "storage_data", "numeric", "software", "operator", "none", "unknown")
 ATTRIBUTIONS: Final = ("platform", "workload", "planned", "none", "unknown")
@@ -87,3 +87,20 @@ _ALL: Final = (
 )
 
 CAUSES: Final[Mapping[str, Cause]] = {cause.name: cause for cause in _ALL}
+
+_FIRST: Final[Mapping[str, str]] = {  # cause -> what its rank did before all others; where nothing better can be said it failed
+    **dict.fromkeys(("code_hang", "data_stall", "storage_stall"), "stalled first"),
+    **dict.fromkeys(("slow_rank", "stage_imbalance", "data_imbalance"), "slowed the job"),
+    **dict.fromkeys(("user_exception", "bad_sample", "gpu_out_of_memory"), "raised first"),
+    **dict.fromkeys(("process_killed", "host_out_of_memory"), "died first"),
+    "host_lost": "was lost first",
+    "numeric_divergence": "diverged first",
+    "silent_data_corruption": "computed wrong first",
+    "collective_mismatch": "made another call than its peers",
+}
+_LOST_TOGETHER: Final = "were lost first"
+
+
+def did_first(cause: str, count: int) -> str:
+    """What ranks (or hosts), `count` of them, did before all others, in words that fit the cause: "stalled first"."""
+    return _LOST_TOGETHER if cause == "host_lost" and count > 1 else _FIRST.get(cause, "failed first")

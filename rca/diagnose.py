@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from rca.causes import CAUSES
+from rca.causes import CAUSES, did_first
 from rca.roster import Roster
 from rca.types import Finding, Hypothesis, Outcome, Verdict
 from rca.weighing import Support, Suspects, bits, explained, sign_of, strength, support
@@ -205,7 +205,7 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
         hosts = roster.hosts_of(ranks)
         where = f" on {', '.join(hosts)}" if hosts else ""
         why = f"{cause.replace('_', ' ')}: {CAUSES[cause].means}" if cause != "unknown" else "why is not told by this evidence"
-        return f"rank{'s' if len(ranks) > 1 else ''} {shown}{where} failed first; {why}"
+        return f"rank{'s' if len(ranks) > 1 else ''} {shown}{where} {did_first(cause, len(ranks))}; {why}"
     if cause == "healthy":
         return "no fault in what was looked at: the job was moving"
     if CAUSES[cause].attribution == "planned":

@@ -11,7 +11,8 @@ from _house import memory_case
 
 from apps.headline import condition, headline
 from apps.text import alternative_lines
-from rca.causes import CAUSES
+from rca.advise import advise
+from rca.causes import CAUSES, did_first
 from rca.judge import Judgement, judge
 from rca.types import Hypothesis
 
@@ -37,6 +38,24 @@ def judged(name: str) -> Judgement:
 )
 def test_the_first_line_says_what_the_rank_did(case: str, words: str) -> None:
     assert headline(judged(case)).startswith(words)
+
+
+@pytest.mark.parametrize("case", ["lock_hang", "slow_rank", "bad_sample", "nan", "bit_flip", "rank_killed", "host_lost", "mismatched_size"])
+def test_the_summary_and_the_record_of_the_incident_say_it_in_the_same_words(case: str) -> None:
+    verdict = judged(case).verdict
+    did = did_first(verdict.cause, len(verdict.ranks))
+    assert f" {did}; {verdict.cause.replace('_', ' ')}: " in verdict.summary
+    assert did in headline(judged(case)) or verdict.cause == "collective_mismatch"  # the headline says which call
+
+
+def test_a_host_that_sources_dispute_is_not_drained_before_it_is_known_which_is_right() -> None:
+    found = judged("slow_rank")
+    verdict = replace(found.verdict, hosts=())
+    open_host = advise(verdict, found.roster)
+    disputed = advise(verdict, replace(found.roster, disputed=frozenset(verdict.ranks)))
+    assert "give a rank map" in open_host.because
+    assert "find out which is right before draining any" in disputed.because
+    assert (disputed.action, disputed.evict_hosts, disputed.evict_ranks) == ("replace", (), ())
 
 
 @pytest.mark.parametrize("cause", sorted(CAUSES))

@@ -14,11 +14,10 @@ from _house import CASES, FOLDERS, ROOT, frames, memory_case
 
 from rca.case import MemoryCase
 from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS, STAGES, WHOLE_BUDGET_S
-from rca.course import course, evidence_stages, fingerprint, job_facts
 from rca.errors import UsageError
-from rca.incident import fold, incident_record, merged, recurrence, stages_of
-from rca.judge import judge
-from rca.records import (
+from rca.incidents.course import course, evidence_stages, fingerprint, job_facts
+from rca.incidents.incident import fold, incident_record, merged, recurrence, stages_of
+from rca.incidents.records import (
     NOTE_KINDS,
     attempt_path,
     attempt_record,
@@ -32,6 +31,7 @@ from rca.records import (
     problem_of,
     week_of,
 )  # fmt: skip
+from rca.judge import judge
 from rca.tables import TABLES
 
 SCHEMA = json.loads((ROOT / "docs" / "incident.schema.json").read_text("utf-8"))
@@ -131,7 +131,9 @@ def test_overruled_cause_brings_what_follows_from_it_and_the_diagnosis_stays() -
         "retry",
     )
     assert (record["is_overruled"], record["because"], record["diagnosis"]) == (True, "the mount hung", SAID)
-    assert "stated by a person" in record["summary"]
+    assert (
+        record["summary"] == "rank 3 on host-b stalled first; storage stall: reading or writing shared storage hangs (stated by a person)"
+    )
 
 
 def test_later_overrule_replaces_the_earlier_field_by_field() -> None:
