@@ -164,8 +164,8 @@ def wait_links(case: Tables) -> list[tuple[int, int]]:
 
 def stages_so_far(notes: pl.DataFrame) -> pl.DataFrame:
     """Stages of an incident that is not closed, as its notes tell them; columns of the table `stages` but for the incident and its place."""
-    from rca.incident import stages_of
-    from rca.records import instant
+    from rca.incidents.incident import stages_of
+    from rca.incidents.records import instant
 
     told = []
     for row in notes.iter_rows(named=True):

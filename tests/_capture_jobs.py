@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,66 @@ def naming(word: str) -> list[int]:
             if word in path.read_text(errors="replace"):
                 found.append(int(path.parent.name))
     return found
+
+
+def children(pid: int) -> list[int]:
+    """Pids of the processes that a process started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def torch_environment(**more: str) -> dict[str, str]:
+    """Of a launcher that is torch's own, without what this test run has itself."""
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH", "NCCL", "SLURM", "RANK", "WORLD", "PYTHON"))}
+    return plain | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "GLOO_SOCKET_IFNAME": "lo", "LOGLEVEL": "INFO", **more}
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those of its session."""
+    os.killpg(process.pid, signal.SIGKILL)  # its own session; torchrun's workers have sessions of their own
+    process.wait()
+
+
+def have_come_to_rest(pids: Sequence[int]) -> bool:
+    """Whether no main thread got on the processor for half a second."""
+    before = [_switches(pid) for pid in pids]
+    time.sleep(0.5)
+    return before == [_switches(pid) for pid in pids]
+
+
+def _switches(pid: int) -> list[str]:
+    return [line for line in Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines() if "ctxt_switches" in line]
+
+
+def diagnosis(path: Path) -> dict[str, Any]:
+    """What `rca diagnose --json` says of a capture."""
+    done = subprocess.run(
+        [sys.executable, "-m", "apps.cli", "diagnose", str(path), "--json"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr  # a verdict, or an honest unknown
+    return dict(json.loads(done.stdout))
+
+
+@contextlib.contextmanager
+def torchrun(program: str, folder: Path, port: int, under_way: Callable[[], bool], **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Four ranks of a program under torchrun, from the moment that the job is under way; ended with all that they started."""
+    (folder / "train.py").write_text(program)
+    words = ["--nproc-per-node=4", f"--master-port={port}", "--redirects=3", "--log-dir=logs", "train.py"]
+    with (folder / "agent.log").open("wb") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *words],
+            cwd=folder,
+            env=torch_environment(**variables),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: agent.poll() is not None or under_way())
+        assert agent.poll() is None, (folder / "agent.log").read_text()
+        yield agent
+    finally:
+        ranks = children(agent.pid) if agent.poll() is None else []
+        for pid in [child for rank in ranks for child in children(rank)] + ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        end_session(agent)

@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from rca.ledger import Ledger, open_ledger
+from rca.reliability.ledger import Ledger, open_ledger
+from rca.reliability.window import Window, week
 from rca.tables import TABLES
-from rca.window import Window, week
 
 WEEK = week("2026-W10")
 MONDAY = WEEK.start

@@ -8,8 +8,8 @@ from typing import Any
 
 from apps.document import to_json
 from rca.causes import CAUSES, STAGES
-from rca.incident import incident_record
-from rca.records import attempt_path, attempt_record, incident_path, iso, job_of
+from rca.incidents.incident import incident_record
+from rca.incidents.records import attempt_path, attempt_record, incident_path, iso, job_of
 
 __all__ = ["LAST_WEEK", "small_fleet"]
 

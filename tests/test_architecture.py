@@ -46,30 +46,24 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/case.py": (ENGINE, ("polars", "duckdb", "numpy")),
     "rca/judge.py": ((*FOUNDATION, "rca.roster", "rca.questions", "rca.diagnose", "rca.advise", "rca.checkpoints"), ("polars",)),
     "rca/triage.py": ((*ENGINE, "rca.case", "rca.judge", "rca.analyses._*"), ("polars", "numpy")),
-    "rca/records.py": (FOUNDATION, ()),
-    "rca/incident.py": ((*FOUNDATION, "rca.records"), ()),
-    "rca/course.py": ((*FOUNDATION, "rca.records", "rca.clocks", "rca.roster"), ("polars",)),
-    "rca/formulas.py": ((), ("scipy",)),
-    "rca/published.py": ((*FOUNDATION, "rca.formulas"), ()),
-    "rca/window.py": ((*FOUNDATION, "rca.records"), ()),
-    "rca/ledger.py": ((*FOUNDATION, "rca.incident"), ("polars",)),
-    "rca/effective.py": ((*FOUNDATION, "rca.formulas", "rca.ledger", "rca.window"), ("polars",)),
-    "rca/breakdowns.py": ((*FOUNDATION, "rca.ledger", "rca.window"), ("polars",)),
-    "rca/reliability.py": ((*FOUNDATION, "rca.formulas", "rca.ledger", "rca.window", "rca.effective", "rca.breakdowns"), ("polars",)),
-    "rca/drills/_synthetic_fleet*.py": ((*FOUNDATION, "rca.records", "rca.incident", "rca.published", "rca.drills._*"), ("numpy",)),
-    "rca/knowledge.py": (FOUNDATION, ("polars", "numpy", "scipy", "sklearn")),
-    "rca/fleet.py": ((*ENGINE, "rca.case", "rca.incident"), ("polars", "duckdb")),
+    "rca/incidents/*": ((*FOUNDATION, "rca.incidents.*", "rca.clocks", "rca.roster"), ("polars",)),
+    "rca/reliability/formulas.py": ((), ("scipy",)),
+    "rca/reliability/*": ((*FOUNDATION, "rca.reliability.*", "rca.incidents.records", "rca.incidents.incident"), ("polars",)),
+    "rca/drills/_synthetic_fleet*.py": (
+        (*FOUNDATION, "rca.incidents.records", "rca.incidents.incident", "rca.reliability.published", "rca.drills._*"),
+        ("numpy",),
+    ),
     "rca/replay.py": (FOUNDATION, ()),
     "rca/analyses/*": ((*FOUNDATION, "rca.clocks", "rca.replay", "rca.analyses._*"), ("polars", "numpy", "scipy", "sklearn")),
     "rca/probes/*": ((*ENGINE, "rca.replay", "rca.probes._*"), ("polars", "numpy", "torch")),
     "rca/drills/*": ((*FOUNDATION, "rca.drills._*"), ("polars", "numpy", "torch", "zstandard")),
     "rca/catalogue/*": ((), ()),
-    "collectors/_capture_*": (("rca.errors", "collectors._capture_*"), ("pynvml",)),
+    "collectors/_capture/*": (("rca.errors", "collectors._capture.*"), ("pynvml",)),
     "collectors/*": (("rca.types", "rca.tables", "rca.errors", "collectors._*"), ("polars",)),
     "apps/charts.py": (("rca", "rca.*", "apps.*"), ("polars", "plotly")),
     "apps/explorer.py": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
     "apps/pages/*": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
-    "apps/verbs/capture.py": (("rca", "rca.*", "apps.*", "collectors._capture_*"), ()),
+    "apps/verbs/capture.py": (("rca", "rca.*", "apps.*", "collectors._capture.*"), ()),
     "apps/*": (("rca", "rca.*", "apps.*"), ("polars", "numpy")),
 }
 IN_FUNCTIONS_ONLY = ("torch", "sklearn", "scipy", "duckdb", "plotly", "streamlit", "zstandard", "pynvml")
@@ -170,7 +164,7 @@ def test_file_imports_only_what_its_layer_may(file: str) -> None:
 
 def test_duckdb_is_known_to_the_case_alone() -> None:
     users = {file for file in FILES for i in imports(file) if i.module.partition(".")[0] == "duckdb"}
-    assert users <= {"rca/case.py", "rca/fleet.py"}
+    assert users <= {"rca/case.py"}
 
 
 def test_zstandard_is_opened_by_the_source_alone() -> None:
@@ -227,7 +221,7 @@ def test_only_the_edge_prints() -> None:
 def test_only_the_edge_and_the_drills_read_the_clock_the_environment_or_the_network() -> None:
     found = []
     for file in FILES:
-        if file.startswith(("apps/", "rca/drills/", "rca/probes/", "rca/timing.py", "collectors/_capture_")):
+        if file.startswith(("apps/", "rca/drills/", "rca/probes/", "rca/timing.py", "collectors/_capture/")):
             continue
         found += [f"{file}:{n.lineno}: {dotted(n)}" for n in ast.walk(tree(file)) if dotted(n) in CLOCKS | ENVIRONMENT]  # type: ignore[attr-defined]
         found += [f"{file}:{i.line}: {i.module}" for i in imports(file) if i.module.partition(".")[0] in NETWORK]
@@ -274,7 +268,7 @@ def test_evidence_readers_touch_nothing_but_bytes() -> None:
     found = [
         f"{file}:{i.line}: {i.module}"
         for file in FILES
-        if file.startswith(("collectors/", "rca/analyses/")) and not file.startswith("collectors/_capture_")
+        if file.startswith(("collectors/", "rca/analyses/")) and not file.startswith("collectors/_capture/")
         for i in imports(file)
         if i.module.partition(".")[0] in touching
     ]

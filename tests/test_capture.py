@@ -27,11 +27,11 @@ from _capture_jobs import (
     wait_until,
 )
 
-from collectors._capture_files import Folder
-from collectors._capture_find import Member
-from collectors._capture_guard import Guard
-from collectors._capture_proc import read_process, stop_is_due
-from collectors._capture_stacks import PySpy, Stacks
+from collectors._capture.files import Folder
+from collectors._capture.find import Member
+from collectors._capture.guard import Guard
+from collectors._capture.proc import read_process, stop_is_due
+from collectors._capture.stacks import PySpy, Stacks
 
 pytestmark = pytest.mark.live
 QUICK = ("--rounds", 1, "--gap", 0, "--host", "host-a")
@@ -176,7 +176,7 @@ def test_without_py_spy_it_says_what_to_install_and_the_rest_is_captured(
     assert one["num_logs"] == 2
     code = "import shutil, sys; sys.executable = '/none/python'; shutil.which = lambda _: None\n"
     said = subprocess.run(
-        [sys.executable, "-c", f"{code}from collectors._capture_stacks import find_py_spy\nprint(find_py_spy(None))"],
+        [sys.executable, "-c", f"{code}from collectors._capture.stacks import find_py_spy\nprint(find_py_spy(None))"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "pip install 'firstfault[capture]'" in said.stdout

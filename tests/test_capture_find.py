@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from collectors._capture_find import Asked, Job, find_jobs
-from collectors._capture_proc import Process
-from collectors._capture_state import safe_command, safe_environment
+from collectors._capture.find import Asked, Job, find_jobs
+from collectors._capture.proc import Process
+from collectors._capture.state import safe_command, safe_environment
 
 ME = 9999
 

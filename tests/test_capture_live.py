@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from _capture_jobs import capture, free_port, loaded, state, stays_running, wait_until
-from _house import ROOT
+from _capture_jobs import (
+    capture,
+    children,
+    diagnosis,
+    end_session,
+    free_port,
+    have_come_to_rest,
+    loaded,
+    state,
+    stays_running,
+    torch_environment,
+    torchrun,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -90,48 +99,15 @@ class Running:
     pids: dict[int, int]
 
 
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _environment(**more: str) -> dict[str, str]:
-    plain = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH", "NCCL", "SLURM", "RANK", "WORLD", "PYTHON"))}
-    return plain | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "GLOO_SOCKET_IFNAME": "lo", "LOGLEVEL": "INFO", **more}
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)  # its own session; torchrun's workers have sessions of their own
-    process.wait()
-
-
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder, port = tmp_path_factory.mktemp("job"), free_port()
-    (folder / "train.py").write_text(TRAIN)
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=4",
-        f"--master-port={port}",
-        "--redirects=3",
-        "--log-dir=logs",
-    ]
-    with (folder / "agent.log").open("wb") as log:
-        agent = subprocess.Popen([*words, "train.py"], cwd=folder, env=_environment(), stdout=log, stderr=log, start_new_session=True)
-    ranks: list[int] = []
-    try:
-        logs = {rank: f"logs/*/attempt_0/{rank}/stdout.log" for rank in range(4)}
-        wait_until(lambda: agent.poll() is not None or all(any(" step 4 " in p.read_text() for p in folder.glob(g)) for g in logs.values()))
-        assert agent.poll() is None, (folder / "agent.log").read_text()
-        ranks = _children(agent.pid)
+    logs = [f"logs/*/attempt_0/{rank}/stdout.log" for rank in range(4)]
+    with torchrun(TRAIN, folder, port, lambda: all(any(" step 4 " in p.read_text() for p in folder.glob(g)) for g in logs)) as agent:
+        ranks = children(agent.pid)
         by_rank = {int(_variable(pid, "RANK")): pid for pid in ranks}
-        wait_until(lambda: all(state(pid) == "S" for pid in ranks))
+        wait_until(lambda: have_come_to_rest(ranks))
         yield Running(agent, port, by_rank)
-    finally:
-        for pid in [child for rank in ranks for child in _children(rank)] + ranks:
-            os.kill(pid, signal.SIGKILL)
-        _end(agent)
 
 
 def _variable(pid: int, name: str) -> str:
@@ -139,16 +115,8 @@ def _variable(pid: int, name: str) -> str:
     return next(value for key, _, value in pairs if key == name)
 
 
-def _diagnosis(path: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "apps.cli", "diagnose", str(path), "--json"], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
-
-
 def _everybody(job: Running) -> list[int]:
-    return [job.agent.pid, *job.pids.values(), *(child for pid in job.pids.values() for child in _children(pid))]
+    return [job.agent.pid, *job.pids.values(), *(child for pid in job.pids.values() for child in children(pid))]
 
 
 def test_the_rank_that_hangs_in_a_lock_is_found_by_its_stacks_alone(job: Running, tmp_path: Path) -> None:
@@ -165,7 +133,7 @@ def test_the_rank_that_hangs_in_a_lock_is_found_by_its_stacks_alone(job: Running
     assert sorted(path.name for path in (root / "logs").iterdir() if path.name.endswith("stdout.log")) == [
         f"rank_{r}.stdout.log" for r in range(4)
     ]
-    said = _diagnosis(tmp_path / "out")
+    said = diagnosis(tmp_path / "out")
     assert (said["verdict"]["cause"], said["verdict"]["first_failing"]["ranks"]) == ("code_hang", [2])
     assert said["verdict"]["first_failing"]["hosts"] == ["host-a"]
     assert said["skipped"] == []
@@ -175,7 +143,7 @@ def test_captures_of_several_hosts_lie_side_by_side(job: Running, tmp_path: Path
     for host, ranks in (("host-a", (0, 1)), ("host-b", (2, 3))):
         words = [word for rank in ranks for word in ("--pid", job.pids[rank])]
         assert capture("--out", tmp_path / "out", "--gap", 1, "--host", host, *words, "--no-trigger").returncode == 0
-    verdict = _diagnosis(tmp_path / "out")["verdict"]
+    verdict = diagnosis(tmp_path / "out")["verdict"]
     assert (verdict["cause"], verdict["first_failing"]["ranks"], verdict["first_failing"]["hosts"]) == ("code_hang", [2], ["host-b"])
 
 
@@ -184,7 +152,7 @@ def test_the_worker_server_of_torch_gives_its_recorder(job: Running, tmp_path: P
     assert done.returncode == 0, done.stderr
     (one,) = json.loads(done.stdout)["jobs"]
     assert one["recorders"] == [0, 1, 2, 3]
-    said = _diagnosis(tmp_path / "out")
+    said = diagnosis(tmp_path / "out")
     assert said["coverage"]["ranks_with"]["dumps"] == 4
     assert said["verdict"]["first_failing"]["ranks"] == [2]
     assert stays_running(_everybody(job))
@@ -192,7 +160,7 @@ def test_the_worker_server_of_torch_gives_its_recorder(job: Running, tmp_path: P
 
 def test_ranks_of_torch_spawn_are_captured_by_their_parent(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SPAWN)
-    environment = _environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    environment = torch_environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     with (tmp_path / "out.txt").open("wb") as log:
         parent = subprocess.Popen(
             [sys.executable, "train.py"],
@@ -209,7 +177,7 @@ def test_ranks_of_torch_spawn_are_captured_by_their_parent(tmp_path: Path) -> No
         done = capture("--out", tmp_path / "out", "--gap", 1, "--pid", parent.pid, "--host", "host-a", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["jobs"][0]["ranks"] == [0, 1, 2, 3]
-        verdict = _diagnosis(tmp_path / "out")["verdict"]
+        verdict = diagnosis(tmp_path / "out")["verdict"]
         assert (verdict["cause"], verdict["first_failing"]["ranks"]) == ("code_hang", [1])
     finally:
-        _end(parent)
+        end_session(parent)

@@ -17,16 +17,19 @@ import pytest
 from _capture_jobs import environment, wait_until
 from _house import RCA, ROOT
 
-from collectors import _capture_gpu, _capture_logs, _capture_recorder, xid
-from collectors._capture_bounded import bounded
-from collectors._capture_debug_server import fetch, find_server
-from collectors._capture_facts import owners
-from collectors._capture_files import PARTIAL, Folder, open_regular
-from collectors._capture_find import Member
-from collectors._capture_kernel import capture_kernel
-from collectors._capture_logs import Logs
-from collectors._capture_proc import read_process
-from collectors._capture_recorder import ask_for_dumps, copy_dumps
+from collectors import xid
+from collectors._capture import gpu as _capture_gpu
+from collectors._capture import logs as _capture_logs
+from collectors._capture import recorder as _capture_recorder
+from collectors._capture.bounded import bounded
+from collectors._capture.debug_server import fetch, find_server
+from collectors._capture.facts import owners
+from collectors._capture.files import PARTIAL, Folder, open_regular
+from collectors._capture.find import Member
+from collectors._capture.kernel import capture_kernel
+from collectors._capture.logs import Logs
+from collectors._capture.proc import read_process
+from collectors._capture.recorder import ask_for_dumps, copy_dumps
 from rca.types import Source
 
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
@@ -369,7 +372,7 @@ def test_work_that_never_ends_is_given_up_and_its_late_writes_are_refused(folder
 
 def test_capture_needs_the_standard_library_alone() -> None:
     """It runs in the images of training jobs; nvidia-ml-py is loaded only when the GPUs are looked at."""
-    code = "import sys, apps.verbs.capture, collectors._capture_run; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    code = "import sys, apps.verbs.capture, collectors._capture.run; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = set(done.stdout.split())
     assert {"apps", "collectors", "rca"} <= loaded

@@ -160,7 +160,7 @@ def test_look_again_sees_what_was_added(case: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_figure_says_unit_base_and_what_is_left_out(fields: dict[str, Any], words: str) -> None:
-    from rca.window import Figure
+    from rca.reliability.window import Figure
 
     assert plugins.load("apps.pages", "reliability").figure_text(Figure("name", "says", **fields)) == words
 

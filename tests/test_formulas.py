@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import poisson
 
-from rca import formulas
+from rca.reliability import formulas
 
 
 def test_mean_time_is_observation_over_events_and_unknown_without_an_event() -> None:

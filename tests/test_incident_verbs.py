@@ -20,12 +20,12 @@ import jsonschema
 import pytest
 from _house import CASES, RCA, ROOT, Done, call, copy_case, finish, start
 
-from apps.moments import moment
-from apps.notebook import MAX_TEXT, AlreadyOpen, notebook
+from apps.incidents.moments import moment
+from apps.incidents.notebook import MAX_TEXT, AlreadyOpen, notebook
 from apps.places import fleet_folder
 from rca.errors import UsageError
-from rca.incident import fold
-from rca.records import iso, job_of, note
+from rca.incidents.incident import fold
+from rca.incidents.records import iso, job_of, note
 
 SCHEMA = json.loads((ROOT / "docs" / "incident.schema.json").read_text("utf-8"))
 T = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
@@ -346,8 +346,8 @@ WRITER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from apps.notebook import notebook
-from rca.records import note
+from apps.incidents.notebook import notebook
+from rca.incidents.records import note
 book = notebook(Path(sys.argv[1]))
 print("ready", flush=True)
 for number in range(int(sys.argv[3])):

@@ -10,7 +10,7 @@ import pytest
 from _house import call
 
 from rca.causes import CAUSES, STAGES
-from rca.published import Compared, compared, statement, table
+from rca.reliability.published import Compared, compared, statement, table
 
 ROWS = {row.figure: row for row in compared()}
 FOLDER = resources.files("rca.catalogue").joinpath("published")

@@ -12,12 +12,12 @@ from _fleets import MONDAY, WEEK, attempt, hour, hours, incident, ledger, stage,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rca.breakdowns import bad_hosts, counts_by_week, lost_by, stage_times
-from rca.effective import unexplained_h
 from rca.errors import UsageError
-from rca.ledger import Ledger, clipped, length_s, open_ledger, union
-from rca.reliability import figures
-from rca.window import Figure, Window, week
+from rca.reliability.breakdowns import bad_hosts, counts_by_week, lost_by, stage_times
+from rca.reliability.effective import unexplained_h
+from rca.reliability.figures import figures
+from rca.reliability.ledger import Ledger, clipped, length_s, open_ledger, union
+from rca.reliability.window import Figure, Window, week
 
 ADDITIVE = (
     *("interruptions", "failures", "platform_interruptions", "planned_interruptions", "job_hours", "node_days"),

@@ -17,9 +17,9 @@ from _fleets import WEEK, attempt, hour, incident, stage, tables
 from _house import ROOT, call
 
 from apps.document import to_json
-from apps.report import Report, weekly
-from apps.report_html import page
-from apps.report_markdown import SECTIONS, escaped, markdown, written
+from apps.report.document import Report, weekly
+from apps.report.html import page
+from apps.report.markdown import SECTIONS, escaped, markdown, written
 from rca.drills._synthetic_fleet import Fleet, write
 
 GOLDEN = ROOT / "tests" / "reports" / "report-2026-W10.md"

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from apps.look import Look
-    from rca.ledger import Ledger
-    from rca.window import Figure, Window
+    from rca.reliability.ledger import Ledger
+    from rca.reliability.window import Figure, Window
 
 __all__ = ["OVER", "TITLE", "figure_text", "render"]
 
@@ -31,9 +31,9 @@ def render(look: Look) -> None:
     """The page of a fleet."""
     import streamlit as st
 
-    from rca.breakdowns import bad_hosts, counts_by_week, lost_by, stage_times
-    from rca.ledger import open_ledger
-    from rca.reliability import figures
+    from rca.reliability.breakdowns import bad_hosts, counts_by_week, lost_by, stage_times
+    from rca.reliability.figures import figures
+    from rca.reliability.ledger import open_ledger
 
     ledger = open_ledger(look.tables["incidents"], look.tables["stages"], look.tables["attempts"])
     weeks = _weeks(ledger)
@@ -65,8 +65,8 @@ def _weeks(ledger: Ledger) -> list[str]:
     """ISO weeks from the first record to the last, newest first."""
     from datetime import timedelta
 
-    from rca.records import week_of
-    from rca.window import week
+    from rca.incidents.records import week_of
+    from rca.reliability.window import week
 
     moments = [at for at in ledger.incidents["at"].to_list() if at is not None]
     moments += [at for spell in ledger.spells for at in (spell.started_at, spell.ended_at) if at is not None]
@@ -86,7 +86,7 @@ def _chosen(weeks: list[str]) -> Window:
 
     import streamlit as st
 
-    from rca.window import Window, week
+    from rca.reliability.window import Window, week
 
     left, right = st.columns([2, 3], vertical_alignment="bottom")
     with left:
@@ -102,7 +102,7 @@ def _chosen(weeks: list[str]) -> Window:
 def _split(window: Window) -> list[Window]:
     from datetime import timedelta
 
-    from rca.window import Window
+    from rca.reliability.window import Window
 
     starts, at = [], window.start
     while at < window.end:

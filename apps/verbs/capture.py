@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from apps.plain import complain, one_line
 
 if TYPE_CHECKING:
-    from collectors._capture_find import Asked
+    from collectors._capture.find import Asked
 
 __all__ = ["IS_SUPERVISED", "arguments", "run"]
 
@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code: 0 captured; 2 usage, or the disk is full; 3 no training process found; 130 stopped (what is there stays, marked as partial)."""
-    from collectors._capture_run import NothingFound, Options, capture
+    from collectors._capture.run import NothingFound, Options, capture
     from rca import __version__
     from rca.errors import UsageError
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _asked(text: str) -> Asked:
-    from collectors._capture_find import Asked
+    from collectors._capture.find import Asked
     from rca.errors import UsageError
 
     pid, equals, rank = text.partition("=")

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from apps.life import Seen
+    from apps.incidents.life import Seen
 
 __all__ = ["arguments", "run"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca close PATH [--fleet DIR] [--action A] [--evicted HOST ...] [--code-version V] [--recomputed-steps N] [...] [--json]`."""
-    from apps.life import common
+    from apps.incidents.life import common
 
     common(parser)
     parser.add_argument("--fleet", metavar="DIR", help="folder of the fleet's records (default: $RCA_FLEET, else the user's data folder)")
@@ -44,15 +44,15 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 2 when nothing was opened or the fleet takes no records."""
     from pathlib import Path
 
-    from apps import fleetbook, life, moments
     from apps.document import to_json
-    from apps.incident_text import record_lines
-    from apps.notebook import notebook
+    from apps.incidents import fleetbook, life, moments
+    from apps.incidents.notebook import notebook
+    from apps.incidents.text import record_lines
     from apps.places import fleet_folder
     from apps.plain import complain
     from apps.text import write
-    from rca.incident import fold, merged
-    from rca.records import instant, note
+    from rca.incidents.incident import fold, merged
+    from rca.incidents.records import instant, note
 
     book = notebook(Path(args.path))
     incident_id, notes = life.chosen(book, args.path, args.id)
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _typed(args: argparse.Namespace) -> dict[str, Any]:
     """What was typed of the close note's own fields, checked."""
-    from apps import life
+    from apps.incidents import life
     from rca.causes import ACTIONS
     from rca.errors import UsageError
 
@@ -111,14 +111,14 @@ def _typed(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _facts(args: argparse.Namespace) -> dict[str, Any]:
-    from apps.life import given_facts
+    from apps.incidents.life import given_facts
 
     return given_facts(num_gpus=args.gpus, tokens_per_step=args.tokens_per_step, last_step=args.last_step, exit_code=args.exit_code)
 
 
 def _known(fleet: Path, incident_id: str, notes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The history of the record that the fleet has of this incident. Raises UsageError where that is of another incident of the same name."""
-    from apps import fleetbook, life
+    from apps.incidents import fleetbook, life
     from rca.errors import UsageError
 
     known = [one for file, record in fleetbook.stored(fleet, incident_id) for one in life.sound_history(record)]
@@ -131,9 +131,9 @@ def _known(fleet: Path, incident_id: str, notes: Sequence[Mapping[str, Any]]) ->
 
 def _recurs(asked: str | None, fleet: Path, record: Mapping[str, Any]) -> str | None:
     """The earlier incident: as asked, else as the fleet tells."""
-    from apps import fleetbook
-    from rca.incident import recurrence
-    from rca.records import instant
+    from apps.incidents import fleetbook
+    from rca.incidents.incident import recurrence
+    from rca.incidents.records import instant
 
     if asked is not None:
         return None if asked == "none" else asked
@@ -144,8 +144,8 @@ def _recurs(asked: str | None, fleet: Path, record: Mapping[str, Any]) -> str | 
 
 def _launch(fleet: Path, record: Mapping[str, Any], seen: Seen, given: Mapping[str, Any]) -> Path | None:
     """Write the record of the launch that the incident ended; None where nothing tells when it began."""
-    from apps import fleetbook
-    from apps.life import launch_of
+    from apps.incidents import fleetbook
+    from apps.incidents.life import launch_of
 
     launch = launch_of(record, seen, given)
     if launch is None:

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from rca.drills._synthetic_fleet import Fleet
     from rca.drills._synthetic_fleet import write as write_fleet
     from rca.errors import UsageError
-    from rca.window import week
+    from rca.reliability.window import week
 
     if args.seed < 0:
         raise UsageError("--seed: give 0 or more")

@@ -12,7 +12,7 @@ __all__ = ["arguments", "run"]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca note PATH TEXT [--id INC] [--by NAME]`."""
-    from apps.life import common
+    from apps.incidents.life import common
 
     common(parser)
     parser.add_argument("text", nargs="+", metavar="TEXT", help="in words; - reads stdin")
@@ -22,10 +22,10 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 2 when there is no incident or the note cannot be written."""
     from pathlib import Path
 
-    from apps import life, moments
-    from apps.notebook import notebook
+    from apps.incidents import life, moments
+    from apps.incidents.notebook import notebook
     from apps.text import write
-    from rca.records import note
+    from rca.incidents.records import note
 
     book = notebook(Path(args.path))
     incident_id, notes = life.chosen(book, args.path, args.id)

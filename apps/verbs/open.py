@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from apps.notebook import Notebook
+    from apps.incidents.notebook import Notebook
 
 __all__ = ["arguments", "run"]
 
@@ -22,8 +22,8 @@ LATE = timedelta(hours=1)  # evidence is collected within minutes while somebody
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca open PATH [--id INC] [--again] [--detected-at T] [--job NAME] [--attempt N] [--gpus N] [--tokens-per-step N] [--by NAME] [--json]`."""
-    from apps.life import common
-    from apps.moments import FORMS, takes_times_ago
+    from apps.incidents.life import common
+    from apps.incidents.moments import FORMS, takes_times_ago
 
     common(parser)
     takes_times_ago(parser)
@@ -41,14 +41,14 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0, 2 when it is open already or cannot be opened, 3 when nothing in the evidence can be read."""
     from pathlib import Path
 
-    from apps import life, moments
     from apps.document import to_json
-    from apps.incident_text import next_lines, record_lines, span
-    from apps.notebook import notebook
+    from apps.incidents import life, moments
+    from apps.incidents.notebook import notebook
+    from apps.incidents.text import next_lines, record_lines, span
     from apps.plain import complain
     from apps.text import write
-    from rca.incident import fold
-    from rca.records import default_id, instant, iso, note
+    from rca.incidents.incident import fold
+    from rca.incidents.records import default_id, instant, iso, note
 
     asked_at = moments.now()
     book = notebook(Path(args.path))
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse_second(book: Notebook, args: argparse.Namespace) -> None:
     """A second incident on the same evidence is opened only on purpose."""
-    from apps.life import check_name
+    from apps.incidents.life import check_name
     from rca.errors import UsageError
 
     if args.id is not None:
@@ -115,6 +115,6 @@ def _free(name: str, book: Notebook, *, is_again: bool) -> str:
 
 
 def _given(args: argparse.Namespace) -> Mapping[str, Any]:
-    from apps.life import given_facts
+    from apps.incidents.life import given_facts
 
     return given_facts(job_id=args.job, attempt=args.attempt, num_gpus=args.gpus, tokens_per_step=args.tokens_per_step)

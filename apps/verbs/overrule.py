@@ -15,7 +15,7 @@ __all__ = ["arguments", "run"]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca overrule PATH [--cause C] [--attribution A] [--layer L] [--action A] [--ranks R ...] [--hosts H ...] --because TEXT`."""
-    from apps.life import common
+    from apps.incidents.life import common
 
     common(parser)
     parser.add_argument("--cause", metavar="CAUSE", help="one of docs/causes.md")
@@ -31,14 +31,14 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 2 when there is no incident, nothing is stated, or a word is not of the vocabulary."""
     from pathlib import Path
 
-    from apps import life, moments
-    from apps.incident_text import record_lines
-    from apps.notebook import notebook
+    from apps.incidents import life, moments
+    from apps.incidents.notebook import notebook
+    from apps.incidents.text import record_lines
     from apps.text import write
     from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS
     from rca.errors import UsageError
-    from rca.incident import fold
-    from rca.records import note
+    from rca.incidents.incident import fold
+    from rca.incidents.records import note
 
     stated: dict[str, Any] = {}
     for name, known in (("cause", CAUSES), ("attribution", ATTRIBUTIONS), ("layer", LAYERS), ("action", ACTIONS)):

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0."""
     from apps.document import to_json
     from apps.text import columns, write
-    from rca.published import compared
+    from rca.reliability.published import compared
 
     rows = compared()
     if args.json:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from apps.report import Report
-    from rca.window import Window
+    from apps.report.document import Report
+    from rca.reliability.window import Window
 
 __all__ = ["arguments", "run"]
 
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     from apps.plain import complain
     from apps.text import write
     from rca.errors import UsageError
-    from rca.records import week_of
-    from rca.window import week
+    from rca.incidents.records import week_of
+    from rca.reliability.window import week
 
     if args.format and not args.out:
         raise UsageError("--format says which files to write: name their folder with --out")
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.out:
         write([f"{path}" for path in written])
     else:
-        from apps.report_markdown import markdown
+        from apps.report.markdown import markdown
 
         write(markdown(report.document, {}).splitlines())
     return 0
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 def _report(fleet: Path, window: Window, until: datetime | None) -> Report | None:
     """The report of the fleet's case, built first where it is out of date; None of a fleet without records."""
     from apps.document import skipped
-    from apps.report import weekly
+    from apps.report.document import weekly
     from apps.session import open_session
     from rca.errors import UsageError
 
@@ -86,8 +86,8 @@ def _report(fleet: Path, window: Window, until: datetime | None) -> Report | Non
 
 def _files(out: Path, form: str, name: str, report: Report) -> list[Path]:
     """Write the files; the Markdown that lies there lends what a person wrote in it."""
-    from apps.report_html import page
-    from apps.report_markdown import markdown, written
+    from apps.report.html import page
+    from apps.report.markdown import markdown, written
 
     out.mkdir(parents=True, exist_ok=True)
     text, web = out / f"report-{name}.md", out / f"report-{name}.html"

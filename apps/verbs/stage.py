@@ -16,8 +16,8 @@ __all__ = ["arguments", "run"]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca stage PATH STAGE [--start T] [--end T] [--now] [--why TEXT] [--id INC] [--by NAME]`."""
-    from apps.life import common
-    from apps.moments import FORMS, takes_times_ago
+    from apps.incidents.life import common
+    from apps.incidents.moments import FORMS, takes_times_ago
 
     common(parser)
     takes_times_ago(parser)
@@ -32,14 +32,14 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 2 when there is no incident, the stage is unknown, or the times cannot be."""
     from pathlib import Path
 
-    from apps import life, moments
-    from apps.incident_text import record_lines
-    from apps.notebook import notebook
+    from apps.incidents import life, moments
+    from apps.incidents.notebook import notebook
+    from apps.incidents.text import record_lines
     from apps.text import write
     from rca.causes import STAGES
     from rca.errors import UsageError
-    from rca.incident import fold
-    from rca.records import instant, iso, note
+    from rca.incidents.incident import fold
+    from rca.incidents.records import instant, iso, note
 
     if args.stage not in STAGES:
         raise UsageError(f"no stage is called {args.stage[:60]!r}: choose one of {', '.join(STAGES)}")

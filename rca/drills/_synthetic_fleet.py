@@ -5,7 +5,7 @@
 2. A fault of a host falls on a few hosts far more often than on the others, as in fleets with parts that fail again and again.
 3. Each interruption passes its stages; the launch ends when the fault is located, the next begins with loading, from the last checkpoint.
 4. Some of it is not recorded, and some verdicts are overruled by a person, as in real records.
-All by rca/records.py and rca/incident.py, from notes, the way `rca open` and `rca close` make them. The same seed gives the same bytes.
+All by rca/incidents and rca/incidents, from notes, the way `rca open` and `rca close` make them. The same seed gives the same bytes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 from rca.causes import CAUSES
 from rca.drills._synthetic_fleet_rates import RATES, components, drawn_s, path_of, per_host_day
 from rca.errors import UsageError
-from rca.incident import fold, recurrence
-from rca.records import Record, attempt_path, attempt_record, default_id, incident_path, iso, job_of, note
+from rca.incidents.incident import fold, recurrence
+from rca.incidents.records import Record, attempt_path, attempt_record, default_id, incident_path, iso, job_of, note
 
 __all__ = ["Fleet", "records", "write"]
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from rca.causes import CAUSES
-from rca.published import statement, table
+from rca.reliability.published import statement, table
 
 __all__ = ["RATES", "Component", "components", "drawn_s", "path_of", "per_host_day"]
 

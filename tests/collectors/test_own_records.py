@@ -14,8 +14,8 @@ from collectors import _notes, attempt_record, incident_record, notes
 from rca import plugins
 from rca.causes import ATTRIBUTIONS, STAGES
 from rca.errors import EvidenceError
+from rca.incidents.records import END_KINDS, NOTE_KINDS
 from rca.reading import Parts, collectors, read_source
-from rca.records import END_KINDS, NOTE_KINDS
 
 FIXTURE = {
     "notes": "own_notes.jsonl",

@@ -19,12 +19,12 @@ from rca.causes import CAUSES
 from rca.drills._synthetic_fleet import Fleet, records, write
 from rca.drills._synthetic_fleet_rates import RATES, components, path_of, per_host_day
 from rca.errors import UsageError
-from rca.ledger import Ledger, open_ledger
-from rca.published import statement
 from rca.reading import Parts
-from rca.reliability import figures
+from rca.reliability.figures import figures
+from rca.reliability.ledger import Ledger, open_ledger
+from rca.reliability.published import statement
+from rca.reliability.window import Window, week
 from rca.sources import inventory
-from rca.window import Window, week
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "incident.schema.json").read_text("utf-8"))

@@ -1,6 +1,6 @@
 """Which part of a job's time trained: effective training time ratio.
 
-1. A job's time is cut into stretches: its spells (rca/ledger.py) within the window. Each weighs as many GPUs as its launch had.
+1. A job's time is cut into stretches: its spells (rca/reliability/ledger.py) within the window. Each weighs as many GPUs as its launch had.
 2. Nothing new is computed during an incident, between two launches, and while steps are done a second time after it. These moments are joined,
    so that each counts once, however many incidents share it.
 3. ratio = (time - those moments) / time. What is not recorded cannot be taken off: the ratio is then an upper bound, and says so.
@@ -15,9 +15,9 @@ from typing import Final
 
 import polars as pl
 
-from rca import formulas
-from rca.ledger import NEAR, Interval, Ledger, Spell, clipped, length_s, union
-from rca.window import Figure, Window
+from rca.reliability import formulas
+from rca.reliability.ledger import NEAR, Interval, Ledger, Spell, clipped, length_s, union
+from rca.reliability.window import Figure, Window
 
 __all__ = ["effective", "is_seen", "stretches", "unexplained_h"]
 

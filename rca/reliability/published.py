@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-from rca import formulas
+from rca.reliability import formulas
 
 __all__ = ["Compared", "compared", "statement", "table"]
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collectors._capture_files import Folder, reason
-from collectors._capture_find import Member
-from collectors._capture_guard import Guard, let_go
-from collectors._capture_proc import is_same, is_stopped, states, tracer
-from collectors._capture_state import safe_command
+from collectors._capture.files import Folder, reason
+from collectors._capture.find import Member
+from collectors._capture.guard import Guard, let_go
+from collectors._capture.proc import is_same, is_stopped, states, tracer
+from collectors._capture.state import safe_command
 
 __all__ = ["PySpy", "Stacks", "find_py_spy", "place_of"]
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from rca.causes import WHOLE_BUDGET_S
-from rca.records import instant
+from rca.incidents.records import instant
 
 __all__ = ["next_lines", "record_lines", "span"]
 

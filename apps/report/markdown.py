@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from apps import report_words as words
 from apps.plain import one_line
+from apps.report import words
 
 __all__ = ["SECTIONS", "escaped", "markdown", "written"]
 

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from collectors._capture_files import reason
-from collectors._capture_proc import read_text
+from collectors._capture.files import reason
+from collectors._capture.proc import read_text
 
 __all__ = ["fetch", "find_server"]
 

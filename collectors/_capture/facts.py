@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collectors._capture_files import Folder, instant
-from collectors._capture_find import Job, Member
-from collectors._capture_gpu import gpus
-from collectors._capture_host import versions
-from collectors._capture_kernel import boot_ns, zone_s
-from collectors._capture_proc import TICKS
-from collectors._capture_state import cgroup_of, safe_command, safe_environment
+from collectors._capture.files import Folder, instant
+from collectors._capture.find import Job, Member
+from collectors._capture.gpu import gpus
+from collectors._capture.host import versions
+from collectors._capture.kernel import boot_ns, zone_s
+from collectors._capture.proc import TICKS
+from collectors._capture.state import cgroup_of, safe_command, safe_environment
 
 __all__ = ["owners", "rank_rows", "write_host", "write_processes", "write_topology"]
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from apps.places import is_writable, notes_folders
 from rca.errors import EvidenceError, UsageError
-from rca.records import NOTE, instant, is_id, iso
+from rca.incidents.records import NOTE, instant, is_id, iso
 
 __all__ = ["MAX_LINE_BYTES", "MAX_TEXT", "AlreadyOpen", "Note", "Notebook", "notebook"]
 

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import polars as pl
 
-from rca.breakdowns import bad_hosts, began_in, counts_by_week, lost_by, stage_times
 from rca.causes import WHOLE_BUDGET_S
-from rca.effective import is_seen, stretches, unexplained_h
-from rca.ledger import Ledger, open_ledger
-from rca.reliability import figures
-from rca.window import Figure, Window
+from rca.reliability.breakdowns import bad_hosts, began_in, counts_by_week, lost_by, stage_times
+from rca.reliability.effective import is_seen, stretches, unexplained_h
+from rca.reliability.figures import figures
+from rca.reliability.ledger import Ledger, open_ledger
+from rca.reliability.window import Figure, Window
 
 __all__ = ["WEEKS_BEFORE", "Report", "weekly"]
 

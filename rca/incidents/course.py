@@ -18,7 +18,7 @@ from typing import Any, Final
 import polars as pl
 
 from rca.clocks import Clocks, clocks
-from rca.records import Record, iso, job_of
+from rca.incidents.records import Record, iso, job_of
 from rca.roster import Roster
 from rca.types import Tables, Verdict
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from collectors._capture_find import Member
-from collectors._capture_proc import read_text, sees_files_of
+from collectors._capture.find import Member
+from collectors._capture.proc import read_text, sees_files_of
 
 __all__ = ["driver_version", "versions"]
 

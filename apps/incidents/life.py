@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from apps.notebook import MAX_LINE_BYTES, Note, Notebook
+from apps.incidents.notebook import MAX_LINE_BYTES, Note, Notebook
 from apps.plain import complain
 from rca.errors import UsageError
-from rca.records import instant, is_id, iso, problem_of
+from rca.incidents.records import instant, is_id, iso, problem_of
 
 if TYPE_CHECKING:
-    from rca.course import Course
+    from rca.incidents.course import Course
     from rca.roster import Roster
     from rca.types import Verdict
 
@@ -65,8 +65,8 @@ def look(path: str, case_file: str | None, given: Mapping[str, Any]) -> Seen:
     """Diagnose the evidence, and tell the course of the interruption. `given` are facts of the job that a person stated."""
     from apps.session import open_session
     from apps.text import headline
-    from rca.course import course, job_facts
-    from rca.records import JOB, diagnosis_of
+    from rca.incidents.course import course, job_facts
+    from rca.incidents.records import JOB, diagnosis_of
 
     with open_session(path, case_file) as session:
         case = session.case()
@@ -84,7 +84,7 @@ def look(path: str, case_file: str | None, given: Mapping[str, Any]) -> Seen:
 def opening(seen: Seen, asked_at: datetime, verdict_at: datetime, detected_by_hand: datetime | None) -> dict[str, Any]:
     """What is told at opening or closing, as the data of the note: diagnosis, job, moments, stages. `asked_at`: when somebody began to open the
     incident, which is when it was noticed at the latest; `verdict_at`: when the verdict stood in the open note."""
-    from rca.course import evidence_stages
+    from rca.incidents.course import evidence_stages
 
     told = seen.course
     began = instant(seen.diagnosis["at"])
@@ -150,7 +150,7 @@ def launch_of(record: Mapping[str, Any], seen: Seen, given: Mapping[str, Any]) -
 
     It ended with its last sign of life, unless nothing failed or the job went on degraded: then it was still running when recorded.
     """
-    from rca.records import attempt_record
+    from rca.incidents.records import attempt_record
 
     facts, told = seen.facts, seen.course
     started = instant(facts["started_at"])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rca.errors import UsageError
-from rca.records import week_of
+from rca.incidents.records import week_of
 
 FIRST_YEAR, LAST_YEAR = 1990, 2199  # no record is older, and weeks before and after must exist too
 

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from apps.document import to_json
 from rca.errors import EvidenceError, UsageError
-from rca.incident import RECURS_WITHIN
-from rca.records import attempt_path, incident_path, week_of
+from rca.incidents.incident import RECURS_WITHIN
+from rca.incidents.records import attempt_path, incident_path, week_of
 from rca.sources import WORKSPACE
 
 __all__ = ["earlier", "prepare", "stored", "stored_attempt", "write_attempt", "write_incident"]

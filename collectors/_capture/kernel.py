@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 
-from collectors._capture_files import Folder, reason
+from collectors._capture.files import Folder, reason
 
 __all__ = ["boot_ns", "capture_kernel", "zone_s"]
 

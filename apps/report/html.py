@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import polars as pl
 
-from apps import report_words as words
 from apps.plain import one_line
+from apps.report import words
 
 __all__ = ["page"]
 

@@ -16,17 +16,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from collectors._capture_bounded import bounded
-from collectors._capture_facts import rank_rows, write_host, write_processes, write_topology
-from collectors._capture_files import Folder, instant, reason, refuse_used
-from collectors._capture_find import Asked, Job, find_jobs
-from collectors._capture_guard import Guard
-from collectors._capture_kernel import boot_ns, capture_kernel, zone_s
-from collectors._capture_logs import Logs
-from collectors._capture_proc import Process, all_processes, is_same
-from collectors._capture_recorder import ask_for_dumps, copy_dumps
-from collectors._capture_stacks import PySpy, Stacks, find_py_spy
-from collectors._capture_state import state_of
+from collectors._capture.bounded import bounded
+from collectors._capture.facts import rank_rows, write_host, write_processes, write_topology
+from collectors._capture.files import Folder, instant, reason, refuse_used
+from collectors._capture.find import Asked, Job, find_jobs
+from collectors._capture.guard import Guard
+from collectors._capture.kernel import boot_ns, capture_kernel, zone_s
+from collectors._capture.logs import Logs
+from collectors._capture.proc import Process, all_processes, is_same
+from collectors._capture.recorder import ask_for_dumps, copy_dumps
+from collectors._capture.stacks import PySpy, Stacks, find_py_spy
+from collectors._capture.state import state_of
 
 __all__ = ["Captured", "NothingFound", "Options", "capture"]
 

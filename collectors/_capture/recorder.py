@@ -1,7 +1,7 @@
 """Flight recorders: dump files that are there, and dumps asked for.
 
 Asking (`--trigger`) does one of two things, where the job was set up for it. The pipe of torch's NCCL backend takes a byte, and the trainer's
-monitor thread writes its dump file. The worker server of torch's debug server is asked over HTTP for its recorder (`_capture_debug_server`).
+monitor thread writes its dump file. The worker server of torch's debug server is asked over HTTP for its recorder (`debug_server`).
 No signal is sent.
 """
 
@@ -14,11 +14,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from collectors._capture_debug_server import fetch, find_server
-from collectors._capture_files import Folder, open_regular, reason
-from collectors._capture_find import Member
-from collectors._capture_kernel import boot_ns
-from collectors._capture_proc import TICKS, sees_files_of
+from collectors._capture.debug_server import fetch, find_server
+from collectors._capture.files import Folder, open_regular, reason
+from collectors._capture.find import Member
+from collectors._capture.kernel import boot_ns
+from collectors._capture.proc import TICKS, sees_files_of
 
 __all__ = ["ask_for_dumps", "copy_dumps"]
 

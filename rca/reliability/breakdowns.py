@@ -9,8 +9,8 @@ from typing import Final, Literal
 import polars as pl
 
 from rca.causes import STAGES, WHOLE_BUDGET_S
-from rca.ledger import FAILURE, Ledger
-from rca.window import Window
+from rca.reliability.ledger import FAILURE, Ledger
+from rca.reliability.window import Window
 
 __all__ = ["KINDS", "LOOK_BACK", "bad_hosts", "began_in", "counts_by_week", "lost_by", "stage_times", "with_lost"]
 

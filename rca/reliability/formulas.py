@@ -1,6 +1,6 @@
 """The formulas of reliability, over plain numbers: rates with their intervals, expected training time, spares. docs/reliability.md explains them.
 
-Nothing here knows a table or a paper: rca/reliability.py feeds it a fleet's own records, rca/published.py the figures of papers, so that both
+Nothing here knows a table or a paper: `figures` feeds it a fleet's own records, `published` the figures of papers, so that both
 are computed by the same code. Hours in, hours out, unless the name says otherwise.
 """
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collectors._capture_proc import read_text
+from collectors._capture.proc import read_text
 
 __all__ = ["cgroup_of", "safe_command", "safe_environment", "state_of"]
 

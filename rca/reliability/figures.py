@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import polars as pl
 
-from rca import formulas
-from rca.breakdowns import KINDS, began_in, with_lost
 from rca.causes import WHOLE_BUDGET_S
-from rca.effective import effective, is_seen, stretches
-from rca.ledger import FAILURE, Ledger, length_s
-from rca.window import Figure, Window
+from rca.reliability import formulas
+from rca.reliability.breakdowns import KINDS, began_in, with_lost
+from rca.reliability.effective import effective, is_seen, stretches
+from rca.reliability.ledger import FAILURE, Ledger, length_s
+from rca.reliability.window import Figure, Window
 
 __all__ = ["figures"]
 

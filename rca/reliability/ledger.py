@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 
 from rca.causes import ATTRIBUTIONS, CAUSES, LAYERS, STAGES
-from rca.incident import RECURS_WITHIN, recurrence
+from rca.incidents.incident import RECURS_WITHIN, recurrence
 
 __all__ = ["NEAR", "Interval", "Ledger", "Spell", "clipped", "length_s", "open_ledger", "union"]
 
@@ -144,7 +144,7 @@ def _with_times(incidents: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_repeats(incidents: pl.DataFrame) -> pl.DataFrame:
-    """`repeats`: as the record states it, else as rca/incident.py finds it among the earlier ones."""
+    """`repeats`: as the record states it, else as rca/incidents/incident.py finds it among the earlier ones."""
     names = ("incident_id", "began_at", "opened_at", "cause", "attribution", "hosts", "gpus", "job_id", "code_version")
     rows = [{name: row[name] for name in names} | {"at": row["at"]} for row in incidents.iter_rows(named=True)]
     by_cause: dict[str, deque[dict[str, Any]]] = defaultdict(deque)

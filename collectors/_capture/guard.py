@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from collectors._capture_proc import is_same, read_text, stop_is_due, tracer
+from collectors._capture.proc import is_same, read_text, stop_is_due, tracer
 
 __all__ = ["Guard", "let_go"]
 

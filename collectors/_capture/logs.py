@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collectors._capture_files import Folder, open_regular, reason
-from collectors._capture_find import Member
-from collectors._capture_proc import sees_files_of
+from collectors._capture.files import Folder, open_regular, reason
+from collectors._capture.find import Member
+from collectors._capture.proc import sees_files_of
 
 __all__ = ["Logs"]
 

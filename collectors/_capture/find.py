@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from collectors._capture_proc import Process
+from collectors._capture.proc import Process
 
 __all__ = ["Asked", "Job", "Member", "find_jobs"]
 

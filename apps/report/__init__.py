@@ -1,0 +1,1 @@
+"""The weekly report: one document, as Markdown and as one HTML file."""
