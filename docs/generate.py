@@ -158,7 +158,8 @@ def _signs(name: str, module: ModuleType) -> list[tuple[str, str, str, str]]:
         if sign == "clear" and not worth:
             continue
         family = module.SIGNS[sign].family if sign in module.SIGNS else "-"
-        shown = ", ".join(f"{cause} {gain:g}" for cause, gain in worth) or "nothing: it is shown only"
+        minus = "-" if sign in module.SIGNS and module.SIGNS[sign].is_against else ""
+        shown = ", ".join(f"{cause} {minus}{gain:g}" for cause, gain in worth) or "nothing: it is shown only"
         reasons = list(dict.fromkeys(why[name, sign, cause] for cause, _ in worth if why[name, sign, cause] != "as above"))
         rows.append((f"`{sign}`", family, shown, "; ".join(reasons[:3])))
     return rows
