@@ -40,13 +40,19 @@ def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support
     speaks for its causes whoever the suspect is, or whoever of the ranks that it leaves open (those of one host). That why is open is said
     once, however many signs say so. Where a record names the cause of a suspect's trouble, what comes later in the causal order is its
     consequence (a GPU off the bus also kills): it still says who, not why.
+    A record that clears (a clean replay) takes bits from its causes for the ranks it looked at, and for nobody else.
     That nothing was found speaks for health only where the job was seen alive, or seen to end well.
     """
     best: dict[tuple[str, Suspects], dict[str, tuple[float, str]]] = defaultdict(dict)
+    against: dict[tuple[str, Suspects], float] = {}
     all_suspects = sorted({(), *(f.ranks for f in findings)})
     leading = {suspects: _leading(findings, suspects) for suspects in all_suspects}
     for f in findings:
         sign = sign_of(f)
+        if sign.is_against:
+            losing = [(cause, suspects) for cause in sign.causes for suspects in all_suspects if _clears(f, suspects)]
+            against |= {key: max(against.get(key, 0.0), bits().get((f.analysis, f.sign, key[0]), 0.0)) for key in losing}
+            continue
         for suspects in all_suspects:
             if suspects != f.ranks and f.ranks and not (suspects and set(suspects) < set(f.ranks)):
                 continue
@@ -69,7 +75,13 @@ def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support
                 if analysis == outcome.analysis and sign_name == "clear":
                     best[cause, ()][f"clear/{analysis}"] = (gain, "")
     together = {key: max if key[0] == "unknown" else sum for key in best}
-    return {key: (together[key](gain for gain, _ in v.values()), tuple(sorted(i for _, i in v.values() if i))) for key, v in best.items()}
+    found = {key: (together[key](gain for gain, _ in v.values()), tuple(sorted(i for _, i in v.values() if i))) for key, v in best.items()}
+    return found | {key: (found.get(key, (0.0, ()))[0] - loss, found.get(key, (0.0, ()))[1]) for key, loss in against.items()}
+
+
+def _clears(finding: Finding, suspects: Suspects) -> bool:
+    """Whether a record that speaks against a cause looked at all of these suspects; nobody named may be anybody."""
+    return set(suspects) <= set(finding.numbers["cleared_ranks"]) if suspects else bool(finding.numbers["clears_all"])
 
 
 def _leading(findings: Sequence[Finding], suspects: Suspects) -> Finding | None:

@@ -145,3 +145,85 @@ def test_each_sign_is_shown_by_some_replay(sign: str) -> None:
     }
     assert [f.sign for f in asked(rows[sign]).findings] == [sign]
     assert sign in plugins.load("rca.analyses", "replay_proof").SIGNS
+
+
+# Whose hosts
+
+
+ELSEWHERE = {n: f"other-{n}" for n in range(8)}
+SIX = {"phases": dual_phase(2, 3)}
+
+
+def on(hosts: Mapping[int, str]) -> dict[str, pl.DataFrame]:
+    """A job that is told by its rank map alone."""
+    rows = [{"record": f"E{rank}", "rank": rank, "host": host, "local_rank": 0} for rank, host in hosts.items()]
+    return {"ranks": TABLES["ranks"].rows(rows)}
+
+
+@pytest.mark.parametrize("case_name", ["none", "bit_flip", "lock_hang"])
+@pytest.mark.parametrize("faults", [[Fault(3)], []])
+def test_a_replay_of_hosts_that_are_not_of_the_job_changes_nothing_and_is_said(case_name: str, faults: list[Fault]) -> None:
+    before = judge(MemoryCase(frames(case_name))).verdict
+    after = judged(case_name, rows_of(SIX, faults, names=ELSEWHERE))
+    assert after.verdict == before
+    (finding,) = next(o for o in after.outcomes if o.analysis == "replay_proof").findings
+    assert (finding.sign, finding.ranks, finding.hosts) == ("replay_elsewhere", (), ())
+    assert "other-0" in finding.says
+    assert finding.cites
+
+
+def test_a_culprit_that_carries_no_rank_of_the_job_accuses_nobody_of_it() -> None:
+    """A spare host that was added to the groups is the wrong one."""
+    names = {**HOSTS, 3: "spare"}
+    after = judged("bit_flip", rows_of({"phases": double_run(4)}, [Fault(3)], repeats=2, names=names))
+    assert (after.verdict, after.verdict.proven) == (judge(MemoryCase(frames("bit_flip"))).verdict, False)
+    (finding,) = asked(rows_of({"phases": double_run(4)}, [Fault(3)], repeats=2, names=names), frames("bit_flip")).findings
+    assert finding.sign == "replay_elsewhere"
+    assert "spare" in finding.says
+
+
+def test_a_spare_that_is_wrong_beside_a_host_of_the_job_leaves_that_one_accused() -> None:
+    names = {**HOSTS, 3: "spare", 4: "spare-2"}
+    (finding,) = asked(rows_of({"phases": double_run(5)}, [Fault(1), Fault(3)], repeats=2, names=names), frames("bit_flip")).findings
+    assert (finding.sign, finding.hosts, finding.numbers["proven_hosts"]) == ("replay_culprit", ("host-b",), ["host-b"])
+
+
+def test_where_only_some_ranks_are_placed_a_culprit_beside_them_may_be_of_the_job() -> None:
+    """A map of half of the ranks is no word on the other half; a replay that none of the known hosts took part in is still of another job."""
+    job = on({0: "n0", 1: "n1"})
+    job["groups"] = TABLES["groups"].rows([{"record": "E0", "group_id": "w", "kind": "world", "size": 6}])
+    assert [(f.sign, f.hosts) for f in asked(rows_of(SIX, [Fault(4)]), job).findings] == [("replay_culprit", ("n4",))]
+    assert [f.sign for f in asked(rows_of(SIX, [Fault(4)], names=ELSEWHERE), job).findings] == ["replay_elsewhere"]
+
+
+def test_a_kernel_log_of_another_machine_makes_it_no_host_of_a_job_whose_ranks_are_all_placed() -> None:
+    logs = TABLES["host_logs"].rows([{"record": "E0", "host": "n9"}])
+    rows = rows_of(SIX, [Fault(4)], names={**{n: f"n{n}" for n in range(4)}, 4: "n9", 5: "n5"})
+    assert [f.sign for f in asked(rows, {**on({0: "n0", 1: "n1"}), "host_logs": logs}).findings] == ["replay_elsewhere"]
+    unplaced = {"ranks": TABLES["ranks"].rows([{"record": "E0", "rank": 0}]), "host_logs": logs}
+    assert [(f.sign, f.hosts) for f in asked(rows, unplaced).findings] == [("replay_culprit", ("n9",))]
+
+
+def test_a_clean_replay_lowers_only_whoever_took_part() -> None:
+    def accused(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, tuple[int, ...]], float]:
+        return {(h.cause, h.ranks): h.probability for h in judged("bit_flip", rows).verdict.hypotheses}
+
+    before = {(h.cause, h.ranks): h.probability for h in judge(MemoryCase(frames("bit_flip"))).verdict.hypotheses}
+    without = accused(rows_of({"phases": double_run(2)}, repeats=2, names={0: "host-a", 1: "host-c"}))  # the accused host took no part
+    assert without == before
+    beside = accused(rows_of({"phases": double_run(2)}, repeats=2, names={0: "host-a", 1: "host-b"}))  # it did, another did not
+    key = ("silent_data_corruption", (2,))
+    odds = {name: of[key] / of["unknown", (2,)] for name, of in (("before", before), ("after", beside))}
+    assert odds["after"] == pytest.approx(odds["before"] * 2**-1.7, rel=1e-3)
+    found = asked(rows_of({"phases": double_run(2)}, repeats=2, names={0: "host-a", 1: "host-b"}), frames("bit_flip")).findings[0]
+    assert "took no part are as suspect as before" in found.says
+    assert found.numbers["clears_all"] is False
+    whole = asked(rows_of(DOUBLE, repeats=2, names=HOSTS), frames("bit_flip")).findings[0]
+    assert (whole.numbers["clears_all"], "no part" in whole.says) == (True, False)
+
+
+def test_findings_of_other_jobs_do_not_hang_on_the_order_of_rows() -> None:
+    rows = rows_of(SIX, [Fault(3)], names=ELSEWHERE)
+    expected = asked(rows, frames("none")).findings
+    for seed in range(3):
+        assert asked(random.Random(seed).sample(rows, len(rows)), frames("none")).findings == expected
