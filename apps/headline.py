@@ -11,7 +11,7 @@ from rca.causes import CAUSES, did_first
 if TYPE_CHECKING:
     from rca.judge import Judgement
 
-__all__ = ["cause_words", "condition", "headline", "percent", "ranks_words"]
+__all__ = ["ENDED_WELL", "cause_words", "condition", "headline", "how_ended", "percent", "ranks_words"]
 
 MAX_RANKS: Final = 6  # named in a line
 _ENDS: Final[Mapping[str, str]] = {  # analysis -> how the job ended, as its finding shows; the first that fits is told
@@ -19,6 +19,7 @@ _ENDS: Final[Mapping[str, str]] = {  # analysis -> how the job ended, as its fin
     "process_death": "a process died",
     "first_exception": "the program raised",
 }
+ENDED_WELL: Final = "ended well"
 _MENTIONS: Final = frozenset({"stop_after_fault", "outlived", "tie", "end_unread"})  # signs that say nothing of how the job ended
 
 
@@ -94,11 +95,19 @@ def condition(judgement: Judgement) -> str:
     return "; ".join(parts) + "."
 
 
+def how_ended(judgement: Judgement) -> str | None:
+    """How the job ended, in words: stopped, a process died, ...; ENDED_WELL where every rank was seen to; None where nothing tells that it ended."""
+    ended = {f.analysis for o in judgement.outcomes for f in o.findings if f.sign not in _MENTIONS}
+    found = next((words for analysis, words in _ENDS.items() if analysis in ended), None)
+    ended_well = any(o.analysis == "process_death" and o.status == "clear" for o in judgement.outcomes)
+    return found or (ENDED_WELL if ended_well else None)
+
+
 def _state(judgement: Judgement) -> str:
     """How it ended, whether it stands still (since the last call that any rank made) or moves; or that nothing tells."""
     status = {o.analysis: o.status for o in judgement.outcomes}
-    ended = {f.analysis for o in judgement.outcomes for f in o.findings if f.sign not in _MENTIONS}
-    states = [words for analysis, words in _ENDS.items() if analysis in ended][:1]
+    how = how_ended(judgement)
+    states = [how] if how is not None and how != ENDED_WELL else []
     if any(f.sign == "job_hangs" for o in judgement.outcomes for f in o.findings):
         last = max(judgement.roster.last_call_at.values(), default=None)
         states.append(
@@ -106,8 +115,8 @@ def _state(judgement: Judgement) -> str:
         )
     if states:
         return ", ".join(states)
-    if status.get("process_death") == "clear":
-        return "ended well"
+    if how is not None:
+        return how
     if status.get("job_motion") in ("clear", "found"):
         return "running when captured"
     return "whether it still runs is not told"

@@ -31,6 +31,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/tables.py": (FOUNDATION, ("polars",)),
     "rca/causes.py": (FOUNDATION, ("polars",)),
     "rca/sources.py": (FOUNDATION, ()),
+    "rca/files.py": (("rca.errors", "rca.sources"), ()),
     "rca/topology.py": (FOUNDATION, ("polars", "numpy")),
     "rca/roster.py": (FOUNDATION, ("polars",)),
     "rca/clocks.py": (FOUNDATION, ("polars",)),
@@ -50,7 +51,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/reliability/formulas.py": ((), ("scipy",)),
     "rca/reliability/*": ((*FOUNDATION, "rca.reliability.*", "rca.incidents.records", "rca.incidents.incident"), ("polars",)),
     "rca/drills/_synthetic_fleet*.py": (
-        (*FOUNDATION, "rca.incidents.records", "rca.incidents.incident", "rca.reliability.published", "rca.drills._*"),
+        (*FOUNDATION, "rca.files", "rca.incidents.records", "rca.incidents.incident", "rca.reliability.published", "rca.drills._*"),
         ("numpy",),
     ),
     "rca/replay.py": (FOUNDATION, ()),

@@ -117,9 +117,27 @@ def test_closing_again_is_the_next_revision_and_keeps_everything() -> None:
     assert (first["closed_at"], second["closed_at"]) == (iso(at(900)), iso(at(1800)))
 
 
-def test_order_and_copies_of_notes_do_not_matter() -> None:
+def test_order_of_places_and_copies_of_notes_do_not_matter() -> None:
     notes = [opened(), stage("queue", 70, 80, written=81), note("INC-1", at(90), "note", "x"), close()]
-    assert fold(notes[::-1]) == fold(merged(notes, notes[:2])) == fold(notes)
+    assert merged(notes[2:], notes[:2]) == merged(*([one] for one in notes[::-1])) == notes
+    assert fold(merged(notes, notes[:2])) == fold(merged(notes[1:], notes)) == fold(notes)
+
+
+def test_a_clock_that_was_ahead_does_not_win_over_what_was_written_later() -> None:
+    ahead = note("INC-1", at(86400), "overrule", "clock was ahead", {"cause": "storage_stall"})
+    right = note("INC-1", at(70), "overrule", "corrected", {"cause": "planned_stop"})
+    notes = [opened(), ahead, right, close(900)]
+    record = valid(fold(notes))
+    assert (record["cause"], record["history"]) == ("planned_stop", notes)
+    aside = [note("INC-1", at(80), "note", "from elsewhere")]
+    again = valid(fold(merged(record["history"], aside, [*notes, close(1000)])))
+    assert (again["cause"], again["revision"]) == ("planned_stop", 2)
+    assert [one for one in again["history"] if one not in aside] == [*notes, close(1000)]
+
+
+def test_histories_that_contradict_each_other_lose_no_note() -> None:
+    notes = [note("INC-1", at(second), "note", str(second)) for second in (1, 2, 3)]
+    assert sorted(one["text"] for one in merged(notes, notes[::-1])) == ["1", "2", "3"]
 
 
 def test_overruled_cause_brings_what_follows_from_it_and_the_diagnosis_stays() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from uuid import uuid4
 
 from apps.document import to_json
 from rca.errors import EvidenceError, UsageError
+from rca.files import is_plain, plain_bytes, put
 from rca.incidents.incident import RECURS_WITHIN
 from rca.incidents.records import attempt_path, incident_path, week_of
 from rca.sources import WORKSPACE
 
-__all__ = ["earlier", "prepare", "stored", "stored_attempt", "write_attempt", "write_incident"]
+__all__ = ["earlier", "free_attempt", "locked", "prepare", "stored", "stored_attempt", "write_attempt", "write_incident"]
 
 
 def prepare(fleet: Path) -> None:
@@ -46,6 +49,8 @@ def _incidents(folder: Path) -> Iterator[dict[str, Any]]:
     collector = plugins.load("collectors", "incident_record")
     for file in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
+            if not is_plain(file):
+                continue
             source = Source(file.name, file, file.stat().st_size)
             for item in collector.read(source) if collector.claims(file.name, source.head) else ():
                 if not isinstance(item, Skip) and item[0].name == "incidents":
@@ -60,13 +65,25 @@ def stored(fleet: Path, incident_id: str) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def stored_attempt(fleet: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of the same launch, if one lies in the fleet."""
-    return _object(fleet / attempt_path(record))
+    """The record of the launch of that number of the job, if one lies in the fleet, in whatever week."""
+    return next((found for file in _attempts(fleet, record) if (found := _object(file)) is not None), None)
+
+
+def _attempts(fleet: Path, record: Mapping[str, Any]) -> Sequence[Path]:
+    return sorted(fleet.glob(f"attempts/*/{Path(attempt_path(record)).name}"))
+
+
+def free_attempt(fleet: Path, record: Mapping[str, Any]) -> int:
+    """The first number above this launch's that no recorded launch of the job has."""
+    number = int(record["attempt"]) + 1
+    while _attempts(fleet, {**record, "attempt": number}):
+        number += 1
+    return number
 
 
 def _object(file: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(file.read_bytes())
+        found = json.loads(plain_bytes(file))
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -75,34 +92,39 @@ def _object(file: Path) -> dict[str, Any] | None:
 def write_incident(fleet: Path, record: Mapping[str, Any]) -> Path:
     """Put the record of an incident in its place, and take away what lies of it elsewhere (another week, from an earlier closing)."""
     older: Sequence[Path] = [file for file, _ in stored(fleet, record["incident_id"])]
-    target = _put(fleet / incident_path(record), record)
-    for file in older:
+    return _only(_put(fleet / incident_path(record), record), older)
+
+
+def write_attempt(fleet: Path, record: Mapping[str, Any]) -> Path:
+    """Put the record of a launch in its place, and take away what lies of it elsewhere (evidence added since tells an earlier start)."""
+    return _only(_put(fleet / attempt_path(record), record), _attempts(fleet, record))
+
+
+def _only(target: Path, files: Sequence[Path]) -> Path:
+    for file in files:
         if file != target:
             file.unlink(missing_ok=True)
     return target
 
 
-def write_attempt(fleet: Path, record: Mapping[str, Any]) -> Path:
-    """Put the record of a launch in its place."""
-    return _put(fleet / attempt_path(record), record)
+@contextmanager
+def locked(fleet: Path) -> Iterator[None]:
+    """Until the end no other closing writes into this fleet. The lock goes with the process that holds it."""
+    file = fleet / f".{WORKSPACE}lock"
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(file, flags, 0o644)
+    except OSError as error:
+        raise UsageError(f"{file}: the fleet cannot be locked ({error.strerror or error})") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            raise UsageError(f"{file}: the fleet cannot be locked ({error.strerror or error})") from None
+        yield
+    finally:
+        os.close(handle)  # gives the lock back
 
 
 def _put(target: Path, record: Mapping[str, Any]) -> Path:
-    """Write beside, flush to the disk, move in: whoever reads meanwhile sees the old record or the new one."""
-    draft = target.with_name(f".{target.name}{WORKSPACE}{uuid4().hex}")  # left behind by a kill, it is no evidence
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(to_json(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise UsageError(f"{target}: the record cannot be written ({error.strerror or error}). Its notes are kept: close again.") from None
-    return target
+    return put(target, to_json(record) + "\n", else_="The record is not in the fleet; its notes are kept: close again.")

@@ -6,11 +6,14 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.incidents.notebook import MAX_LINE_BYTES, Note, Notebook
+from apps.incidents.moments import AHEAD, now
+from apps.incidents.notebook import MAX_LINE_BYTES, Note, Notebook, notebook
+from apps.names import host_name
 from apps.plain import complain
 from rca.errors import UsageError
 from rca.incidents.records import instant, is_id, iso, problem_of
@@ -32,11 +35,13 @@ __all__ = [
     "look",
     "opening",
     "sound_history",
+    "tell_closed",
     "tell_place",
     "text_of",
+    "with_given",
+    "written_down",
 ]
 
-MAX_HOST = 253  # characters of a DNS name
 _NOTE_FIELDS = {"schema_version", "incident_id", "at", "kind", "by", "text", "data"}
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _OPEN_FIRST = "open it first: rca open {path}"
@@ -52,6 +57,7 @@ class Seen:
     verdict: Verdict
     course: Course
     facts: Mapping[str, Any]  # of the job
+    ended: str | None  # how the job ended, as `how_ended` says it; None = nothing tells that it did
 
 
 def common(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +69,8 @@ def common(parser: argparse.ArgumentParser) -> None:
 
 def look(path: str, case_file: str | None, given: Mapping[str, Any]) -> Seen:
     """Diagnose the evidence, and tell the course of the interruption. `given` are facts of the job that a person stated."""
+    from apps.headline import headline, how_ended
     from apps.session import open_session
-    from apps.text import headline
     from rca.incidents.course import course, job_facts
     from rca.incidents.records import JOB, diagnosis_of
 
@@ -78,7 +84,7 @@ def look(path: str, case_file: str | None, given: Mapping[str, Any]) -> Seen:
         finally:
             case.close()
     said = diagnosis_of(judgement.verdict, judgement.advice)
-    return Seen(judgement.is_blind, headline(judgement), said, judgement.verdict, told, facts)
+    return Seen(judgement.is_blind, headline(judgement), said, judgement.verdict, told, facts, how_ended(judgement))
 
 
 def opening(seen: Seen, asked_at: datetime, verdict_at: datetime, detected_by_hand: datetime | None) -> dict[str, Any]:
@@ -145,20 +151,31 @@ def _is_note(one: object, incident_id: object) -> bool:
     )
 
 
+def with_given(seen: Seen, given: Mapping[str, Any]) -> Seen:
+    """The same, with what people stated of the job meanwhile."""
+    from rca.incidents.records import JOB
+
+    return replace(seen, facts={**seen.facts, **{name: value for name, value in given.items() if name in JOB}})
+
+
 def launch_of(record: Mapping[str, Any], seen: Seen, given: Mapping[str, Any]) -> dict[str, Any] | None:
     """The record of the launch that the incident ended; None where nothing tells when it began.
 
-    It ended with its last sign of life, unless nothing failed or the job went on degraded: then it was still running when recorded.
+    It ended with its last sign of life, unless nothing failed or the job went on degraded: then it was still running when recorded, but for a
+    job that is seen to have ended all the same. How that one ended is told where its ranks ended well; where a person says of a death that
+    nothing failed, it stays open.
     """
+    from apps.headline import ENDED_WELL
     from rca.incidents.records import attempt_record
 
     facts, told = seen.facts, seen.course
     started = instant(facts["started_at"])
     if started is None:
         return None
-    goes_on = record["attribution"] == "none" or record["action"] == "degrade"
-    ended = None if goes_on or told.last_at is None else max(started, told.last_at)
-    kind = None if ended is None else "stopped" if record["attribution"] == "planned" else "failed"
+    is_spared = record["attribution"] == "none" or record["action"] == "degrade"
+    ended = None if (is_spared and seen.ended is None) or told.last_at is None else max(started, told.last_at)
+    words = {"planned": "stopped", "none": None}
+    kind = None if ended is None else "completed" if seen.ended == ENDED_WELL else words.get(record["attribution"], "failed")
     counts = {
         name: facts[name] for name in ("world_size", "num_hosts", "num_gpus", "resumed_from_step", "last_step", "tokens_per_step", "step_s")
     }
@@ -174,6 +191,11 @@ def chosen(book: Notebook, path: str, asked: str | None) -> tuple[str, Sequence[
     opened = {i: notes for i, notes in book.notes.items() if any(note["kind"] == "open" for note in notes)}
     for problem in book.skipped:
         complain(f"notes: {problem}; left out")
+    for one in (one for notes in opened.values() for one in notes):
+        if (instant(one["at"]) or _LONG_AGO) > now() + AHEAD:
+            complain(
+                f"notes: {one['incident_id']}, {one['kind']}: dated {one['at']}, which is to come: that clock was ahead. The order of lines counts"
+            )
     if not opened:
         raise UsageError(f"no incident was opened on {path}; {_OPEN_FIRST.format(path=shlex.quote(path))}")
     if asked is not None:
@@ -189,6 +211,12 @@ def chosen(book: Notebook, path: str, asked: str | None) -> tuple[str, Sequence[
         else max(opened, key=lambda i: instant(next(n["at"] for n in opened[i] if n["kind"] == "open")) or _LONG_AGO)
     )
     return newest, opened[newest]
+
+
+def written_down(book: Notebook, path: str, note: Note) -> tuple[Path, Sequence[Note]]:
+    """Append a note; the file, and all notes of the incident as they then lie on disk: others may have written since the book was read."""
+    file = book.append(note)
+    return file, notebook(Path(path)).notes.get(note["incident_id"], [note])
 
 
 def text_of(words: Sequence[str]) -> str:
@@ -213,9 +241,7 @@ def hosts_named(names: Sequence[str]) -> list[str]:
     for name in (part.strip() for word in names for part in word.split(",")):
         if not name:
             continue
-        if not name.isprintable() or " " in name or len(name) > MAX_HOST:
-            raise UsageError(f"{name[:60]!r} is no name of a host")
-        lower = name.lower()
+        lower = host_name(name).lower()
         found.append(lower if ":" in lower or lower.replace(".", "").isdigit() else lower.partition(".")[0])
     return sorted(set(found))
 
@@ -224,6 +250,12 @@ def tell_place(book: Notebook, path: str) -> None:
     """Say where notes go when that is not beside the evidence."""
     if not book.is_beside:
         complain(f"{path} stays as it is (read-only, or no folder): notes lie in {book.folder}")
+
+
+def tell_closed(record: Mapping[str, Any], path: str) -> None:
+    """Say that what was added to a closed incident is not in the fleet yet."""
+    if record["closed_at"] is not None:
+        complain(f"closed before: the fleet has it as it was then. To record this too, close it again: rca close {shlex.quote(path)}")
 
 
 def check_name(text: str, what: str) -> str:

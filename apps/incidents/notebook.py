@@ -21,12 +21,13 @@ from typing import Any
 
 from apps.places import is_writable, notes_folders
 from rca.errors import EvidenceError, UsageError
-from rca.incidents.records import NOTE, instant, is_id, iso
+from rca.files import MAX_BYTES, is_plain
+from rca.incidents.incident import merged
+from rca.incidents.records import NOTE, is_id, iso
 
 __all__ = ["MAX_LINE_BYTES", "MAX_TEXT", "AlreadyOpen", "Note", "Notebook", "notebook"]
 
 Note = dict[str, Any]
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 MAX_TEXT = 65536  # characters of a note: a page, not a log
 MAX_LINE_BYTES = 1 << 19  # half of what the reader takes as one line
 
@@ -42,7 +43,7 @@ class Notebook:
     folders: tuple[Path, ...]  # that are read
     folder: Path  # that takes new notes
     is_beside: bool  # it lies beside the evidence
-    notes: Mapping[str, Sequence[Note]]  # incident -> its notes, oldest first
+    notes: Mapping[str, Sequence[Note]]  # incident -> its notes, in the order in which they were written
     skipped: Sequence[str]  # what could not be read, in words
 
     def file(self, incident_id: str) -> Path:
@@ -76,15 +77,15 @@ def notebook(evidence: Path) -> Notebook:
         raise UsageError(f"{evidence}: no such file or folder. Name the folder (or archive) with the evidence of the incident.")
     beside, aside = notes_folders(evidence)
     is_beside = evidence.is_dir() and (is_writable(beside) if _is_folder(beside) else not _exists(beside) and is_writable(evidence))
-    found: dict[str, list[Note]] = {}
+    found: dict[str, list[list[Note]]] = {}  # incident -> its notes in each file, in the order of the lines
     skipped: list[str] = []
     for folder in (beside, aside):
         for file in sorted(folder.glob("*.jsonl")) if _is_folder(folder) else ():
             notes, problems = _read(file)
             skipped += [f"{file.name} {problem}" for problem in problems]
-            for note in notes:
-                found.setdefault(note["incident_id"], []).append(note)
-    ordered = {incident: sorted(notes, key=lambda note: instant(note["at"]) or _LONG_AGO) for incident, notes in found.items()}
+            for incident in dict.fromkeys(note["incident_id"] for note in notes):
+                found.setdefault(incident, []).append([note for note in notes if note["incident_id"] == incident])
+    ordered = {incident: merged(*files) for incident, files in found.items()}
     return Notebook((beside, aside), beside if is_beside else aside, is_beside, ordered, skipped)
 
 
@@ -103,7 +104,10 @@ def _read(file: Path) -> tuple[list[Note], list[str]]:
     from rca.types import Skip, Source
 
     collector = plugins.load("collectors", "notes")
-    if file.is_symlink() or not file.is_file() or not file.stat().st_size:
+    if not is_plain(file):
+        is_large = file.is_file() and not file.is_symlink()
+        return [], [f"is larger than {MAX_BYTES:,} bytes: no notes of people"] if is_large else []
+    if not file.stat().st_size:
         return [], []
     source = Source(file.name, file, file.stat().st_size)
     notes: list[Note] = []

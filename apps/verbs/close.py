@@ -32,6 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last-step", type=int, metavar="N", help="last step before the fault, where evidence does not tell")
     parser.add_argument("--tokens-per-step", type=int, metavar="N", help="tokens of one step of the whole job")
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the job")
+    parser.add_argument("--attempt", type=int, metavar="N", help="which launch of the job, where evidence does not tell")
     parser.add_argument("--exit-code", type=int, metavar="N", help="exit code of the launcher")
     parser.add_argument(
         "--recurs", metavar="INC", help="the earlier incident that this one repeats, or `none` (default: looked up in the fleet)"
@@ -49,36 +50,33 @@ def run(args: argparse.Namespace) -> int:
     from apps.incidents.notebook import notebook
     from apps.incidents.text import record_lines
     from apps.places import fleet_folder
-    from apps.plain import complain
     from apps.text import write
+    from rca.errors import UsageError
     from rca.incidents.incident import fold, merged
-    from rca.incidents.records import instant, note
+    from rca.incidents.records import note
 
     book = notebook(Path(args.path))
     incident_id, notes = life.chosen(book, args.path, args.id)
-    typed, given = _typed(args), life.given_so_far(notes) | _facts(args)
+    if args.recurs == incident_id:
+        raise UsageError(f"--recurs {incident_id}: that is the incident itself; name an earlier one, or `none`")
+    typed, facts = _typed(args), _facts(args)
     fleet = fleet_folder(args.fleet)
     fleetbook.prepare(fleet)
-    known = _known(fleet, incident_id, notes)
-    seen = life.look(args.path, args.case, given)
-    opened = next(one for one in notes if one["kind"] == "open")
-    data: dict[str, Any] = {**typed, "given": given}
-    if seen.is_blind:
-        complain(f"nothing in {args.path} can be read any more: the diagnosis of the open note counts")
-    else:
-        opened_at = instant(opened["at"])
-        assert opened_at is not None
-        asked_at = instant(opened["data"].get("asked_at")) or opened_at
-        data |= life.opening(seen, asked_at, opened_at, instant(given.get("detected_at")))
-    at = moments.now()
-    draft = fold(merged(known, notes, [note(incident_id, at, "close", "", data, by=args.by)]))
-    data["recurs_incident_id"] = _recurs(args.recurs, fleet, draft)
+    _known(fleet, incident_id, notes)  # refused before the evidence is read
+    seen = life.look(args.path, args.case, life.given_so_far(notes) | facts)
     life.tell_place(book, args.path)
-    written = note(incident_id, at, "close", draft["summary"], data, by=args.by)
-    book.append(written)
-    record = fold(merged(known, notes, [written]))
-    file = fleetbook.write_incident(fleet, record)
-    launch = _launch(fleet, record, seen, given)
+    with fleetbook.locked(fleet):  # what others wrote while the evidence was read counts too, and no other closing comes between
+        notes = notebook(Path(args.path)).notes.get(incident_id, notes)
+        known, given = _known(fleet, incident_id, notes), life.given_so_far(notes) | facts
+        seen, at = life.with_given(seen, given), moments.now()
+        data = {**typed, "given": given, **_told(seen, notes, given, args.path)}
+        draft = fold(merged(known, notes, [note(incident_id, at, "close", "", data, by=args.by)]))
+        data["recurs_incident_id"] = _recurs(args.recurs, fleet, draft)
+        launched = _launch(fleet, draft, seen, given, args)
+        written = note(incident_id, at, "close", draft["summary"], data, by=args.by)
+        record = fold(merged(known, life.written_down(book, args.path, written)[1]))
+        file = fleetbook.write_incident(fleet, record)
+        launch = None if launched is None else fleetbook.write_attempt(fleet, launched)
     _warn(record, launch)
     if args.json:
         write([to_json(record)])
@@ -89,6 +87,22 @@ def run(args: argparse.Namespace) -> int:
         write([f"Recurs: the same as {record['recurs_incident_id']}"])
     write(["", f"Record: {file}", *([f"Launch: {launch}"] if launch else [])])
     return 0
+
+
+def _told(seen: Seen, notes: Sequence[Mapping[str, Any]], given: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """What the evidence tells now; nothing where it is gone, so that what the open note says counts."""
+    from apps.incidents import life
+    from apps.plain import complain
+    from rca.incidents.records import instant
+
+    if seen.is_blind:
+        complain(f"nothing in {path} can be read any more: the diagnosis of the open note counts")
+        return {}
+    opened = next(one for one in notes if one["kind"] == "open")
+    opened_at = instant(opened["at"])
+    assert opened_at is not None
+    asked_at = instant(opened["data"].get("asked_at")) or opened_at
+    return life.opening(seen, asked_at, opened_at, instant(given.get("detected_at")))
 
 
 def _typed(args: argparse.Namespace) -> dict[str, Any]:
@@ -113,7 +127,9 @@ def _typed(args: argparse.Namespace) -> dict[str, Any]:
 def _facts(args: argparse.Namespace) -> dict[str, Any]:
     from apps.incidents.life import given_facts
 
-    return given_facts(num_gpus=args.gpus, tokens_per_step=args.tokens_per_step, last_step=args.last_step, exit_code=args.exit_code)
+    return given_facts(
+        num_gpus=args.gpus, tokens_per_step=args.tokens_per_step, last_step=args.last_step, exit_code=args.exit_code, attempt=args.attempt
+    )  # fmt: skip
 
 
 def _known(fleet: Path, incident_id: str, notes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -132,26 +148,43 @@ def _known(fleet: Path, incident_id: str, notes: Sequence[Mapping[str, Any]]) ->
 def _recurs(asked: str | None, fleet: Path, record: Mapping[str, Any]) -> str | None:
     """The earlier incident: as asked, else as the fleet tells."""
     from apps.incidents import fleetbook
+    from apps.plain import complain
     from rca.incidents.incident import recurrence
     from rca.incidents.records import instant
 
+    if asked == "none":
+        return None
     if asked is not None:
-        return None if asked == "none" else asked
+        if not fleetbook.stored(fleet, asked):
+            complain(f"--recurs {asked}: the fleet {fleet} has no record of it; if that is a slip, close again with the right name")
+        return asked
     began = instant(record["began_at"] or record["opened_at"])
     assert began is not None
     return recurrence(record, fleetbook.earlier(fleet, began))
 
 
-def _launch(fleet: Path, record: Mapping[str, Any], seen: Seen, given: Mapping[str, Any]) -> Path | None:
-    """Write the record of the launch that the incident ended; None where nothing tells when it began."""
+def _launch(
+    fleet: Path, record: Mapping[str, Any], seen: Seen, given: Mapping[str, Any], args: argparse.Namespace
+) -> Mapping[str, Any] | None:
+    """The record of the launch that the incident ended, with what the fleet knows of it; None where nothing tells when it began. Raises UsageError
+    where the fleet has another launch of that number, unless --attempt says that they are one."""
     from apps.incidents import fleetbook
     from apps.incidents.life import launch_of
+    from rca.errors import UsageError
+    from rca.incidents.records import joined
 
     launch = launch_of(record, seen, given)
-    if launch is None:
-        return None
-    known = fleetbook.stored_attempt(fleet, launch) or {}
-    return fleetbook.write_attempt(fleet, launch | {name: known.get(name) for name, value in launch.items() if value is None})
+    known = None if launch is None else fleetbook.stored_attempt(fleet, launch)
+    if launch is None or known is None:
+        return launch
+    both = joined(known, launch, is_one=args.attempt is not None)
+    if both is None:
+        number, free = launch["attempt"], fleetbook.free_attempt(fleet, launch)
+        raise UsageError(
+            f"the fleet {fleet} has another launch of {launch['job_id']} with the number {number} ({known['started_at']} to {known['ended_at']}), "
+            f"and this one began {launch['started_at']}: say which this was with --attempt {free}, or that they are one with --attempt {number}"
+        )
+    return both
 
 
 def _warn(record: Mapping[str, Any], launch: Path | None) -> None:

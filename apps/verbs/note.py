@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
     from rca.incidents.records import note
 
     book = notebook(Path(args.path))
-    incident_id, notes = life.chosen(book, args.path, args.id)
+    incident_id, _ = life.chosen(book, args.path, args.id)
     text = life.text_of(args.text)
     life.tell_place(book, args.path)
-    file = book.append(note(incident_id, moments.now(), "note", text, by=args.by))
-    write([f"{incident_id}: noted ({len(notes) + 1} notes in {file})"])
+    file, notes = life.written_down(book, args.path, note(incident_id, moments.now(), "note", text, by=args.by))
+    write([f"{incident_id}: noted ({len(notes)} notes in {file})"])
     return 0

@@ -52,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("nothing is stated: give --cause, --attribution, --layer, --action, --ranks or --hosts")
     because = life.text_of([args.because])
     book = notebook(Path(args.path))
-    incident_id, notes = life.chosen(book, args.path, args.id)
+    incident_id, _ = life.chosen(book, args.path, args.id)
     life.tell_place(book, args.path)
     written = note(incident_id, moments.now(), "overrule", because, stated, by=args.by)
-    book.append(written)
-    record = fold([*notes, written])
+    record = fold(life.written_down(book, args.path, written)[1])
     write([f"{incident_id}: {record['summary']}", "", *record_lines(record)])
+    life.tell_closed(record, args.path)
     return 0
 
 
@@ -68,7 +68,7 @@ def _ranks(words: Sequence[str]) -> list[int]:
     found: set[int] = set()
     for part in (part.strip() for word in words for part in word.split(",") if part.strip()):
         first, _, last = part.partition("-")
-        if not all(number.isascii() and number.isdigit() and len(number) < 8 for number in (first, last or first)):
+        if not all(number.isascii() and number.isdigit() and len(number) < 7 for number in (first, last or first)):
             raise UsageError(f"--ranks {part[:40]!r} is no rank: give numbers or ranges, such as 3 or 4-7")
         found |= set(range(int(first), int(last or first) + 1))
     return sorted(found)

@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code: 0 (a week without records too), 2 usage, 3 when the fleet holds no record at all."""
+    """Exit code: 0 (a week without records too), 2 usage or a week to come, 3 when the fleet holds no record at all."""
     from datetime import UTC, datetime, timedelta
 
     from apps.document import to_json
@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--format says which files to write: name their folder with --out")
     now = datetime.now(UTC)
     window = week(args.week or week_of(now - timedelta(days=7)))
+    if window.start >= now:
+        raise UsageError(f"--week {args.week} has not begun: nothing of it can have been seen. Name the running week or an earlier one.")
     fleet = fleet_folder(args.fleet)
     report = _report(fleet, window, now if window.start < now < window.end else None)
     if report is None:
@@ -88,17 +90,13 @@ def _files(out: Path, form: str, name: str, report: Report) -> list[Path]:
     """Write the files; the Markdown that lies there lends what a person wrote in it."""
     from apps.report.html import page
     from apps.report.markdown import markdown, written
+    from rca.files import is_plain, put
 
-    out.mkdir(parents=True, exist_ok=True)
     text, web = out / f"report-{name}.md", out / f"report-{name}.html"
-    kept = written(text.read_text("utf-8", "replace")) if text.is_file() else {}
+    kept = written(text.read_text("utf-8", "replace")) if is_plain(text) else {}
     files = []
     if form in ("md", "both"):
         files.append((text, markdown(report.document, kept)))
     if form in ("html", "both"):
         files.append((web, page(report.document, report.frames, kept)))
-    for path, content in files:
-        half = path.with_name(f"{path.name}.tmp")
-        half.write_text(content, "utf-8")
-        half.replace(path)  # a reader sees the old report or the new one
-    return [path for path, _ in files]
+    return [put(path, content) for path, content in files]

@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
     written = note(
         incident_id, at, "stage", args.why.strip(), {"stage": args.stage, "started_at": iso(start), "ended_at": iso(end)}, by=args.by
     )
-    book.append(written)
-    record = fold([*notes, written])
+    record = fold(life.written_down(book, args.path, written)[1])
     write([f"{incident_id}: {_said(args.stage, record['stages'])}", "", *record_lines(record)])
+    life.tell_closed(record, args.path)
     return 0
 
 

@@ -14,7 +14,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,11 +23,14 @@ import numpy as np
 from rca.causes import CAUSES
 from rca.drills._synthetic_fleet_rates import RATES, components, drawn_s, path_of, per_host_day
 from rca.errors import UsageError
+from rca.files import put_folders
 from rca.incidents.incident import fold, recurrence
 from rca.incidents.records import Record, attempt_path, attempt_record, default_id, incident_path, iso, job_of, note
 
 __all__ = ["Fleet", "records", "write"]
 
+EARLIEST: Final = datetime(1990, 1, 1, tzinfo=UTC)  # that the report reads
+MAX_HOST_DAYS: Final = 10_000_000  # ninety times Llama 3's 54 days: some 40,000 incidents
 GPUS: Final = 8  # of a host
 JOB_WEEKS: Final = 4
 STEP_S: Final = 10.0
@@ -60,6 +63,12 @@ class Fleet:
             raise UsageError(f"no published rates are called {self.rates!r}: choose of {', '.join(RATES)}")
         if self.days <= 0 or self.hosts <= 0:
             raise UsageError("a fleet needs at least one host and some time: give a positive number of hosts and weeks")
+        if not self.days * self.hosts <= MAX_HOST_DAYS:
+            raise UsageError(f"that is more than {MAX_HOST_DAYS:,} days of a host: give fewer hosts or weeks")
+        if self.days > (self.end - EARLIEST).days:
+            raise UsageError(f"{self.days:,.0f} days up to {self.end:%Y-%m-%d} begin before {EARLIEST:%Y}: give fewer weeks or a later end")
+        if self.seed < 0:
+            raise UsageError(f"{self.seed} is no seed: give 0 or more")
 
 
 def write(fleet: Fleet, out: Path) -> dict[str, int]:
@@ -67,11 +76,13 @@ def write(fleet: Fleet, out: Path) -> dict[str, int]:
     if any((out / name).exists() for name in ("incidents", "attempts")):
         raise UsageError(f"{out}: holds records already; name a new folder, so that made-up ones never mix with real ones")
     counts = {"attempts": 0, "incidents": 0}
-    for path, record in records(fleet):
-        target = out / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        counts[path.partition("/")[0]] += 1
+
+    def files() -> Iterator[tuple[str, str]]:
+        for path, record in records(fleet):
+            counts[path.partition("/")[0]] += 1
+            yield path, json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+
+    put_folders(out, files())
     return counts
 
 

@@ -7,6 +7,7 @@ docs/incident.schema.json. Pure: instants are passed in.
 from __future__ import annotations
 
 import json
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -137,9 +138,27 @@ def _lost(num_gpus: int | None, began_at: datetime | None, stages: Sequence[Mapp
 
 
 def merged(*histories: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """Notes from several places, each once, oldest first; of one moment in the order in which they were given."""
-    found = {json.dumps(one, sort_keys=True): dict(one) for history in histories for one in history}
-    return sorted(found.values(), key=lambda one: instant(one["at"]) or _LONG_AGO)
+    """Notes from several places, each once, oldest first.
+
+    Within one history the order stays as it is: lines are appended under a lock, while the moments in them are those of the writers' clocks, of
+    which one may be ahead. Between histories the moments tell; of one moment the order in which they were given.
+    """
+    named = [{json.dumps(one, sort_keys=True): dict(one) for one in history} for history in histories]
+    notes = {name: one for history in named for name, one in history.items()}
+    waiting = [deque(history) for history in named if history]
+    behind = Counter(name for names in named for name in list(names)[1:])  # in how many histories a note waits for another
+    ordered: dict[str, Record] = {}
+    while waiting:
+        heads = [names[0] for names in waiting]
+        free = [name for name in heads if not behind[name]] or heads  # none is: histories that contradict each other
+        first = min(free, key=lambda name: instant(notes[name]["at"]) or _LONG_AGO)
+        ordered[first] = notes[first]
+        for names in waiting:
+            while names and names[0] in ordered:
+                names.popleft()
+                behind.subtract([names[0]] if names else [])
+        waiting = [names for names in waiting if names]
+    return list(ordered.values())
 
 
 def stages_of(notes: Sequence[Mapping[str, Any]]) -> list[Record]:

@@ -33,6 +33,7 @@ __all__ = [
     "is_id",
     "iso",
     "job_of",
+    "joined",
     "note",
     "problem_of",
     "week_of",
@@ -175,6 +176,27 @@ def attempt_record(
         "step_s": step_s,
         "exit_code": exit_code,
     }
+
+
+def joined(old: Mapping[str, Any], new: Mapping[str, Any], *, is_one: bool = False) -> Record | None:
+    """A launch as a new record tells it, with what only the old one of the same number knows; None where they are two launches: one number does not
+    run twice at once, so one that was over before the other began is another. `is_one`: somebody says that they are the same.
+
+    Of one that is told to have begun at two moments (other evidence, read later) the first beginning and the last end count.
+    """
+    both = {**new, **{name: old.get(name) for name, value in new.items() if value is None}}
+    try:
+        spans = [(instant(one.get("started_at")), instant(one.get("ended_at"))) for one in (old, new)]
+    except (TypeError, ValueError, OverflowError):
+        return both  # the old one is damaged
+    (was, stopped), (begins, ends) = spans
+    if was is None or begins is None or was == begins:
+        return both
+    is_apart = (stopped is not None and stopped < begins) or (ends is not None and ends < was)
+    if is_apart and not is_one:
+        return None
+    over = [end for end in (stopped, ends) if end is not None]
+    return {**both, "started_at": iso(min(was, begins)), "ended_at": iso(max(over, default=None))}
 
 
 # What may count
