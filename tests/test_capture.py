@@ -191,7 +191,20 @@ def test_nothing_found_ends_with_3_and_says_what_was_looked_for(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "words", [("--rounds", -1), ("--gap", -1), ("--gap", "nan"), ("--pid", "x"), ("--pid", "1=x"), ("--host", "a/b"), ("--host", ".x")]
+    "words",
+    [
+        ("--rounds", -1),
+        ("--gap", -1),
+        ("--gap", "nan"),
+        ("--pid", "x"),
+        ("--pid", "1=x"),
+        ("--host", "a/b"),
+        ("--host", ".x"),
+        ("--host", ""),
+        ("--host", "a\x1b[31m"),
+        ("--host", "a b"),
+        ("--host", "h" * 300),
+    ],
 )
 def test_wrong_options_are_usage_errors(words: tuple[object, ...], tmp_path: Path) -> None:
     assert capture("--out", tmp_path / "out", *words).returncode == 2

@@ -329,6 +329,7 @@ def test_overrule_needs_words_of_the_vocabulary_and_a_reason(folder: Path) -> No
         (("--cause", "gpu_fault", "--because", "  "), "empty"),
         (("--ranks", "three", "--because", "x"), "no rank"),
         (("--hosts", "a b", "--because", "x"), "no name of a host"),
+        (("--hosts", "../a", "--because", "x"), "no name of a host"),
         (("--cause", "gpu_fault"), "--because"),
     ):
         done = call("overrule", folder, *argv)

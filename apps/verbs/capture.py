@@ -47,14 +47,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code: 0 captured; 2 usage, or the disk is full; 3 no training process found; 130 stopped (what is there stays, marked as partial)."""
+    from apps.names import host_name
     from collectors._capture.run import NothingFound, Options, capture
     from rca import __version__
     from rca.errors import UsageError
 
     if args.rounds < 0 or not 0 <= args.gap < 3600:
         raise UsageError("--rounds counts from 0 and --gap lies between 0 and 3600 s")
-    if args.host is not None and (not args.host or "/" in args.host or args.host.startswith(".")):
-        raise UsageError(f"--host {args.host!r}: a name without / is wanted")
+    if args.host is not None:
+        host_name(args.host)
     options = Options(
         out=args.out, num_rounds=args.rounds, gap_s=args.gap, asked=tuple(map(_asked, args.pid)), job=args.job, with_logs=args.logs,
         may_trigger=args.trigger, with_native=args.native, py_spy=args.py_spy, host=args.host, version=__version__,
