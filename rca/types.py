@@ -299,9 +299,7 @@ class Sign:
 
     family: str
     causes: tuple[str, ...]  # causes it speaks for; how strongly stands in catalogue/bits.csv
-    is_against: bool = (
-        False  # speaks against them, of the ranks in numbers["cleared_ranks"]; of whoever is not named if numbers["clears_all"]
-    )
+    is_against: bool = False  # speaks against them: of numbers["cleared_ranks"], and of whoever is not named if numbers["clears_all"]
 
 
 class Tables(Protocol):

@@ -45,6 +45,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds a group may take (default 300)")
     run_parser.add_argument("--parallel", type=int, metavar="G", help="groups side by side (default: by the cores)")
     run_parser.add_argument("--launcher", metavar="WORDS", help="starts a command on a host, as 'ssh {host}'; DIR must be shared")
+    run_parser.add_argument(
+        "--torchrun", action="store_true", help="on this machine: one torchrun for each group, a worker for each host, instead of forks"
+    )
     run_parser.add_argument("--python", default=sys.executable, metavar="EXE", help="interpreter of the hosts; torch must be there")
     run_parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and data (default 0)")
     run_parser.add_argument(
@@ -137,7 +140,7 @@ def _run(args: argparse.Namespace) -> int:
 
     options = RunOptions(
         steps=args.steps, repeats=args.repeats, timeout_s=args.timeout, inject=tuple(args.inject), launcher=args.launcher,
-        parallel=args.parallel, seed=args.seed, python=args.python,
+        with_torchrun=args.torchrun, parallel=args.parallel, seed=args.seed, python=args.python,
     )  # fmt: skip
     plugins.load("rca.probes", "dual_phase_replay").run(load_plan(args.plan), args.out, options, say=_say)
     return _answer(str(args.out), None, is_json=args.json)

@@ -1,9 +1,9 @@
 """The program that one host of a replay runs: a few steps of a small pipeline from a fixed seed, with the bits of each step written down.
 
 It runs with torch and the standard library alone and imports nothing of this package. Started by torchrun it is one host (a tensor-parallel unit)
-of the group; started plainly it becomes a process for each host of the group, all from one import of torch. With GPUs a host spreads its layers
-over all of its own, so that a fault of any one shows in its bits. The place in the group is the rank: stage = place % pp, replica =
-place // pp. What is computed at a place depends on the seed, the place and the step, on nothing else.
+of the group, with a torchrun for each host or one for all of them; started plainly it becomes a process for each host of the group, all from one
+import of torch. With GPUs a host spreads its layers over all of its own, so that a fault of any one shows in its bits. The place in the group is
+the rank: stage = place % pp, replica = place // pp. What is computed at a place depends on the seed, the place and the step, on nothing else.
 
 Its one argument is a configuration file. For every repeat and step it appends a line with the SHA-256 of the parameters, of what it hands
 to the next stage, and of its gradients before they are summed over the replicas; after the last step that of the parameters alone.
@@ -207,10 +207,12 @@ def main() -> None:
     place = int(os.environ["RANK"]) if under_torchrun else become_hosts(config)
     if place is None:
         return
+    ctypes.CDLL(None).prctl(
+        PR_SET_PDEATHSIG, signal.SIGKILL
+    )  # one whose launcher is killed must not stay; before torch, which takes seconds
     import torch
     import torch.distributed as dist
 
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # one whose launcher is killed must not stay
     where = devices()
     be_deterministic()
     if where[0] != "cpu":

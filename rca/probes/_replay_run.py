@@ -1,8 +1,9 @@
 """Runs the groups of a replay plan and writes what each host computed: `rca.replay/1`, one file for each run of a group.
 
-Each group is one small torch job (`_replay_job.py`). Without a launcher every host is a process on this machine, and as many groups run side by
-side as there are cores; with one (`ssh {host}`, `srun -w {host} -N 1`) torchrun starts it on every host, and the folder must be shared between
-them. The plan lies in the folder before anything runs: what is killed later is missing, never equal.
+Each group is one small torch job (`_replay_job.py`). Without a launcher every host is a process on this machine, forked from one import of torch or
+started by torchrun, and as many groups run side by side as there are cores; with one (`ssh {host}`, `srun -w {host} -N 1`) torchrun starts it on
+every host, and the folder must be shared between them. The plan lies in the folder before anything runs: what is killed later is missing,
+never equal.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ WHERE: Final = ("gradient", "parameter", "activation")
 POLL_S: Final = 0.1
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,200}")  # what may stand in the command of a launcher
 BASE_PORT: Final = 29_511
+MAX_PLAN_BYTES: Final = 1 << 28
+MAX_TIMEOUT_S: Final = 7 * 86_400.0
+MAX_SEED: Final = 1 << 40  # what is drawn from it must fit torch's 64 bits
 LAST_WORDS: Final = 300  # characters of a failed group's log that its record keeps
 Say = Callable[[str], object]
 
@@ -52,6 +56,7 @@ class RunOptions:
     timeout_s: float = 300.0  # of one group, all its repeats
     inject: tuple[str, ...] = ()  # faults, as `host=3,step=2,bit=17`
     launcher: str | None = None  # words before the command of a host, {host} in them replaced
+    with_torchrun: bool = False  # without a launcher: one torchrun for each group instead of a fork for each host
     parallel: int | None = None  # groups side by side; None: by the cores
     seed: int = 0
     hidden: int = 64
@@ -77,6 +82,10 @@ class _Running:
 def load_plan(path: Path) -> dict[str, Any]:
     """A plan from its file. Raises UsageError where it is none."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("not a regular file")  # reading a pipe or device would not end
+        if path.stat().st_size > MAX_PLAN_BYTES:
+            raise OSError(f"more than {MAX_PLAN_BYTES:,} bytes")
         plan = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: no plan can be read ({error}); make one with: rca replay plan --out FILE") from None
@@ -88,7 +97,7 @@ def load_plan(path: Path) -> dict[str, Any]:
 def _checked(plan: dict[str, Any], name: str) -> dict[str, Any]:
     """The plan with names for its hosts, if every group of each phase is made of hosts that exist, once each."""
     try:
-        count = int(plan["num_hosts"])
+        count, repeats = int(plan["num_hosts"]), int(plan["repeats"])
         hosts = plan.get("hosts") or [f"host-{number}" for number in range(count)]
         labels = {_label(str(host)) for host in hosts}
         members = [sorted(host for group in phase["groups"] for host in group) for phase in plan["phases"]]
@@ -101,7 +110,9 @@ def _checked(plan: dict[str, Any], name: str) -> dict[str, Any]:
         raise UsageError(f"{name}: the groups do not hold every host once in each phase; make the plan again")
     if len(hosts) != count or len(labels) != count:
         raise UsageError(f"{name}: {len(labels)} different names (up to the first dot) for {count} hosts")
-    return {**plan, "hosts": [str(host) for host in hosts]}
+    if repeats < 1:
+        raise UsageError(f"{name}: {repeats} repeats are no run; make the plan again")
+    return {**plan, "hosts": [str(host) for host in hosts], "repeats": repeats}
 
 
 def _label(host: str) -> str:
@@ -136,9 +147,8 @@ def run_plan(plan: Mapping[str, Any], out: Path, options: RunOptions, *, say: Sa
     Raises UsageError before anything is started, ProbeError where torch is not there.
     """
     plan = _checked(dict(plan), "plan")
-    repeats = options.repeats or int(plan["repeats"])
-    if options.steps < 1 or repeats < 1 or options.timeout_s <= 0 or (options.parallel or 1) < 1:
-        raise UsageError("steps, repeats, timeout and groups side by side must be at least 1")
+    repeats = plan["repeats"] if options.repeats is None else options.repeats
+    _check_numbers(options)
     faults = [parse_injection(text, plan["hosts"], options.steps) for text in options.inject]
     _check_launcher(options, plan["hosts"])
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -229,11 +239,15 @@ def _start(
 
 
 def _commands(names: Sequence[str], number: int, config: Path, options: RunOptions) -> list[list[str]]:
-    """One program that becomes all hosts of the group, or torchrun on each host."""
+    """One program that becomes all hosts of the group, one torchrun that starts them all here, or torchrun on each host."""
     job = [str(Path(__file__).with_name("_replay_job.py")), str(config)]
+    torchrun = [options.python, "-m", "torch.distributed.run", "--max-restarts=0"]
+    if options.launcher is None and options.with_torchrun:
+        here = "127.0.0.1"  # and a port that torchrun picks
+        meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint={here}:0", f"--local-addr={here}")
+        return [[*torchrun, "--nnodes=1", f"--nproc-per-node={len(names)}", *meeting, *job]]
     if options.launcher is None:
         return [[options.python, *job]]
-    torchrun = [options.python, "-m", "torch.distributed.run", "--max-restarts=0"]
     port = BASE_PORT + number % 1000  # groups of a phase share no host; a port of its own keeps a slow end apart from the next start
     return [
         [
@@ -366,9 +380,22 @@ def _work_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _check_numbers(options: RunOptions) -> None:
+    counts = {"steps": options.steps, "repeats": options.repeats, "parallel": options.parallel}
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} {value}: at least 1 is wanted")
+    if not 0 < options.timeout_s <= MAX_TIMEOUT_S:  # not of a number either
+        raise UsageError(f"--timeout {options.timeout_s:g}: wanted are seconds above 0 and at most {MAX_TIMEOUT_S:,.0f}")
+    if abs(options.seed) > MAX_SEED:
+        raise UsageError(f"--seed {options.seed}: wanted is a whole number of at most {MAX_SEED:,}")
+
+
 def _check_launcher(options: RunOptions, hosts: Sequence[str]) -> None:
     if options.launcher is None:
         return
+    if options.with_torchrun:
+        raise UsageError("--torchrun is for a run on this machine; with --launcher torchrun starts on every host anyway: leave it out")
     if "{host}" not in options.launcher:
         raise UsageError(f"--launcher {options.launcher!r}: {{host}} must stand where the name of the host goes")
     if strange := [host for host in hosts if not NAME.fullmatch(host)]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -115,9 +116,10 @@ def test_a_group_that_takes_too_long_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_killed_run_leaves_a_plan_that_says_what_is_missing_and_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [[], pytest.param(["--torchrun", "--parallel", "1"], marks=pytest.mark.slow)])
+def test_a_killed_run_leaves_a_plan_that_says_what_is_missing_and_no_process(how: list[str], tmp_path: Path) -> None:
     plan = plan_file(tmp_path, 8, 2)
-    words = [sys.executable, "-m", "apps.cli", "replay", "run", str(plan), "--out", str(tmp_path / "out"), "--repeats", "500"]
+    words = [sys.executable, "-m", "apps.cli", "replay", "run", str(plan), "--out", str(tmp_path / "out"), "--repeats", "500", *how]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         deadline = time.monotonic() + END_WAIT_S
         while not list((tmp_path / "out").glob("work*/*/place_0.jsonl")) and time.monotonic() < deadline:
@@ -140,6 +142,25 @@ def test_a_launcher_starts_torchrun_on_every_host(tmp_path: Path) -> None:
     words = ("--launcher", "env REPLAYED_ON={host}", "--inject", "host=127.0.0.3,step=1,bit=20", "--parallel", "1")
     found = the_one(replayed(tmp_path, plan, *words))
     assert (found["outcome"], found["hosts"]) == ("culprit", ["127.0.0.3"])
+
+
+@pytest.mark.live
+def test_torchrun_starts_each_group_here_with_the_same_bits_as_forks(tmp_path: Path) -> None:
+    """Two groups of two workers under torch.distributed.run, gloo on the CPUs."""
+    plan = plan_document(4, 2)
+    plan |= {"phases": plan["phases"][:1]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    words = ("--steps", "1", "--inject", "host=2,step=0,bit=20")
+    found = the_one(replayed(tmp_path, tmp_path / "plan.json", *words, "--torchrun"))
+    assert (found["outcome"], {g["outcome"] for g in found["groups"]}) == ("undecided", {"undecided"})
+    records = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out").glob("*-r0.json")}
+    shutil.rmtree(tmp_path / "out")
+    replayed(tmp_path, tmp_path / "plan.json", *words)
+    for name, record in records.items():
+        forked = json.loads((tmp_path / "out" / name).read_text())
+        assert record["hosts"] == forked["hosts"]
+        assert all(host["steps"] for host in record["hosts"])
+    assert processes_of(tmp_path) == []
 
 
 def test_a_torn_record_is_missing_and_said(tmp_path: Path) -> None:
@@ -240,6 +261,8 @@ def test_a_fault_names_its_host_by_name_or_number() -> None:
         ({"phases": [{"name": "horizontal", "groups": [[0, 1], [2]], "order": [0, 1]}]}, "every host once"),
         ({"phases": None}, "the plan is damaged"),
         ({"pp": 3}, "every host once"),
+        ({"repeats": 0}, "0 repeats are no run"),
+        ({"repeats": "many"}, "the plan is damaged"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused(change: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -259,6 +282,33 @@ def test_what_is_no_plan_and_a_filled_folder_are_refused(tmp_path: Path) -> None
     assert (done.code, "is not an empty folder" in done.err) == (2, True)
     done = call("replay", "run", tmp_path / "plan.json", "--out", tmp_path / "out", "--launcher", "ssh somewhere")
     assert (done.code, "{host} must stand" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--timeout", "nan"), "--timeout nan"),
+        (("--timeout", "inf"), "--timeout inf"),
+        (("--timeout", "0"), "--timeout 0"),
+        (("--steps", "0"), "--steps 0"),
+        (("--repeats", "0"), "--repeats 0"),
+        (("--parallel", "0"), "--parallel 0"),
+        (("--seed", str(1 << 60)), "--seed"),
+        (("--torchrun", "--launcher", "ssh {host}"), "--torchrun is for a run on this machine"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_before_anything_runs(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    done = call("replay", "run", plan_file(tmp_path, 4, 2), "--out", tmp_path / "out", *words)
+    assert (done.code, told in done.err) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_that_would_not_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = call("replay", "run", tmp_path / "pipe", "--out", tmp_path / "out")
+    assert (done.code, "not a regular file" in done.err) == (2, True)
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    assert call("replay", "run", tmp_path / "zero", "--out", tmp_path / "out").code == 2
 
 
 def test_an_interpreter_without_torch_says_what_to_install(tmp_path: Path) -> None:
