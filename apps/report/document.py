@@ -1,5 +1,5 @@
 """The weekly report as one document (`rca.report/1`): what happened, the figures with their denominators, what came back, what to do, what was not
-recorded. report_markdown.py and report_html.py only render it.
+recorded. markdown.py and html.py only render it.
 """
 
 from __future__ import annotations
@@ -190,8 +190,10 @@ def _quality(
     failures = began.filter(pl.col("kind") == "failure")
     gaps: dict[str, set[int]] = defaultdict(set)
     for spell, _ in parts:
-        gaps[spell.job_id].add(spell.attempt)
+        if spell.attempt is not None:
+            gaps[spell.job_id].add(spell.attempt)
     missing = sum(max(numbers) - min(numbers) + 1 - len(numbers) for numbers in gaps.values())
+    running = sum(spell.ended_at is None and spell.started_at < window.start for spell, _ in parts)
 
     homeless = began.filter(~pl.col("job_id").is_in(list(ledger.jobs))).height
 
@@ -210,6 +212,7 @@ def _quality(
         ("interruptions of jobs without a recorded launch: in no rate", homeless, began.height),
         ("launches without their number of GPUs: not in the training time ratio", sum(s.num_gpus is None for s, _ in parts), len(parts)),
         ("launches without their number of hosts: not in the node-days", sum(s.num_hosts is None for s, _ in parts), len(parts)),
+        ("launches without an end that began before this week: taken to run on, which lengthens MTBF if they do not", running, len(parts)),
         ("launches missing in the numbering of their job", missing, len(parts) + missing),
         ("jobs that were last seen to fail: what ran after it is not recorded, and MTBF seems shorter than it is", lost_sight, len(last)),
         ("incidents opened and never closed: counted nowhere", len(still_open), None),

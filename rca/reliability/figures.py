@@ -12,6 +12,7 @@ left out. docs/reliability.md gives the definitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, Final
 
 import polars as pl
@@ -69,7 +70,8 @@ def _counts(ledger: Ledger, window: Window, began: pl.DataFrame) -> Iterable[Fig
 
 
 def _rates(ledger: Ledger, window: Window, interruptions: pl.DataFrame) -> Iterable[Figure]:
-    """Job hours, node-days, time between failures. Failures of a job whose time is not recorded are left out of both sides."""
+    """Job hours, node-days, time between failures. Failures of a job whose time, or number of hosts then, is not recorded are left out of both
+    sides."""
     parts = stretches(ledger, window)
     hours = length_s(part for _, part in parts) / HOUR_S
     jobs = len({spell.job_id for spell, _ in parts})
@@ -92,13 +94,21 @@ def _rates(ledger: Ledger, window: Window, interruptions: pl.DataFrame) -> Itera
     for name, says, rule in groups:
         count = timed.filter(rule).height
         yield _between(name, says, count, hours, left_out=interruptions.filter(rule).height - count)
-    failures = timed.filter(pl.col("kind") == "failure").height
+    unplanned = interruptions.filter(pl.col("kind") == "failure")
+    failures = sum(_on_known_hosts(ledger, job, at) for job, at in unplanned.select("job_id", "at").iter_rows())
     bounds = [formulas.per_1000(1, node_days * 24.0 / b) if b and node_days else 0.0 for b in formulas.poisson_interval(failures)]
     yield Figure(
         "failures_per_1000_node_days", "failures per 1,000 node-days", formulas.per_1000(failures, node_days * 24.0), "1/1000 node-days",
-        float(failures), node_days / 1000.0 if sized else None, n=failures, left_out=unsized,
+        float(failures), node_days / 1000.0 if sized else None, n=failures, left_out=unplanned.height - failures,
         low=bounds[0] if node_days else None, high=bounds[1] if node_days else None, why=None if node_days else "no node-days are recorded",
     )  # fmt: skip
+
+
+def _on_known_hosts(ledger: Ledger, job: str | None, at: datetime) -> bool:
+    """Whether the launch of the job that was under way then tells its number of hosts; before the first one, the first."""
+    launches = ledger.launches.get(job or "", ())
+    under_way = [spell for spell in launches if spell.started_at <= at] or list(launches[:1])
+    return bool(under_way) and under_way[-1].num_hosts is not None
 
 
 def _between(name: str, says: str, count: int, hours: float, *, left_out: int) -> Figure:

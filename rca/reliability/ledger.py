@@ -5,17 +5,18 @@
    length is not known; `until` is then the latest end of any stage, which bounds what it cost from below.
 3. A job's span runs from its first launch to its last end, or to the end of the interruption that ended it, the time between two launches
    included. It is cut at the launches into spells, each as large as the attempt that began it. A spell that is still running has no end.
-4. Words outside the closed lists read as `unknown`; moments outside `EARLIEST` to `LATEST`, impossible costs and recomputation of years read as
-   not recorded. All are counted.
+4. Words outside the closed lists read as `unknown`; moments outside `EARLIEST` to `LATEST`, and counts, costs and lengths of time outside
+   `_AMOUNTS` (negative ones, jobs without a host, recomputation of years) read as not recorded. All are counted.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -29,9 +30,17 @@ Interval = tuple[datetime, datetime]
 FAILURE = ("platform", "workload", "unknown")  # attributions that count as failures; what nobody attributed is unplanned
 EARLIEST, LATEST = datetime(1990, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 NEAR = timedelta(minutes=30)  # a fault may show so long before the launch ends, or after: the usual time-out of a collective
-MAX_RECOMPUTED_S = 366 * 86400.0
+YEAR_S = 366 * 86400.0
 MAX_COST = 10**15  # GPU seconds, steps, tokens: a hundred times the longest training yet
-_COSTS = ("lost_gpu_s", "recomputed_s", "recomputed_steps", "recomputed_tokens", "num_gpus")
+MAX_SIZE = 10**7  # hosts, ranks, GPUs: a hundred times the largest job yet
+MAX_LAUNCHES = 10**6  # of a job: one a minute for two years
+_AMOUNTS = {  # column of any of the tables -> the least and the most that it can be
+    **dict.fromkeys(("lost_gpu_s", "recomputed_steps", "recomputed_tokens", "resumed_from_step", "last_step", "tokens_per_step"), (0, MAX_COST)),
+    **dict.fromkeys(("recomputed_s", "step_s", "budget_s"), (0, YEAR_S)),
+    **dict.fromkeys(("num_hosts", "num_gpus", "world_size"), (1, MAX_SIZE)),
+    **dict.fromkeys(("attempt", "revision"), (0, MAX_LAUNCHES)),
+    "exit_code": (-(2**31), 2**32 - 1),
+}
 _STAGE_COLUMNS = ("incident_id", "stage", "started_at", "ended_at", "budget_s")
 
 
@@ -40,7 +49,7 @@ class Spell:
     """A stretch of a job at one size: from a launch to the next launch, or to the job's end (None = still running when recorded)."""
 
     job_id: str
-    attempt: int
+    attempt: int | None
     started_at: datetime
     ended_at: datetime | None  # of the spell: the next launch, or the end of the last one
     stopped_at: datetime | None  # of the attempt itself; None = it ran to the end of the spell, as far as is recorded
@@ -64,6 +73,14 @@ class Ledger:
     num_strange: int  # words outside the closed lists, moments and costs that cannot be
     num_without_start: int  # launches without a start, or an impossible end: they give no time
 
+    @cached_property
+    def launches(self) -> Mapping[str, Sequence[Spell]]:
+        """The spells of each job, in order."""
+        found: dict[str, list[Spell]] = defaultdict(list)
+        for spell in self.spells:
+            found[spell.job_id].append(spell)
+        return dict(found)
+
     @property
     def jobs(self) -> frozenset[str]:
         """Jobs whose time is known."""
@@ -77,7 +94,7 @@ def open_ledger(incidents: pl.DataFrame, stages: pl.DataFrame, attempts: pl.Data
     plain, num_odd = _possible(plain)
     sound, num_late = _possible(stages)
     known = _stages_of(plain, sound)
-    launches = _newest(attempts.filter(pl.col("job_id").is_not_null()), ["job_id", "attempt"], ["ended_at", "last_step"])
+    launches = _newest(_numbered(attempts), ["job_id", "attempt", "unnumbered"], ["ended_at", "last_step"]).drop("unnumbered")
     timed, num_ends = _possible(launches)
     timed = timed.filter(timed["ended_at"].is_not_null() | launches["ended_at"].is_null())  # else it would seem to run still
     dated = _with_repeats(_with_times(plain, known))
@@ -89,6 +106,12 @@ def open_ledger(incidents: pl.DataFrame, stages: pl.DataFrame, attempts: pl.Data
         num_strange=num_words + num_odd + num_late + num_ends,
         num_without_start=timed["started_at"].null_count() + launches.height - timed.height,
     )
+
+
+def _numbered(attempts: pl.DataFrame) -> pl.DataFrame:
+    """Launches of named jobs, with `unnumbered`: what tells one without a number from others, its start."""
+    known = attempts.filter(pl.col("job_id").is_not_null())
+    return known.with_columns(pl.when(pl.col("attempt").is_null()).then("started_at").alias("unnumbered"))
 
 
 def _newest(frame: pl.DataFrame, key: Sequence[str], newest: Sequence[str]) -> pl.DataFrame:
@@ -107,12 +130,10 @@ def _closed_words(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 
 
 def _possible(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """The same rows without moments and costs that cannot be, and how many of those there were."""
+    """The same rows without moments and amounts that cannot be, and how many of those there were."""
     moments = [pl.col(n).is_between(EARLIEST, LATEST).alias(n) for n, dtype in frame.schema.items() if isinstance(dtype, pl.Datetime)]
-    sane = {n: pl.col(n).is_between(0, MAX_COST) for n in _COSTS if n in frame.columns}
-    if "recomputed_s" in sane:
-        sane["recomputed_s"] &= pl.col("recomputed_s") <= MAX_RECOMPUTED_S
-    rules = frame.select(*moments, *(rule.alias(n) for n, rule in sane.items()))
+    amounts = [pl.col(n).is_between(*_AMOUNTS[n]).alias(n) for n in frame.columns if n in _AMOUNTS]
+    rules = frame.select(*moments, *amounts)
     kept = frame.with_columns(pl.when(rules[n].fill_null(value=False)).then(pl.col(n)).alias(n) for n in rules.columns)
     return kept, sum(int((~rules[n]).sum()) for n in rules.columns)
 
@@ -154,6 +175,7 @@ def _with_repeats(incidents: pl.DataFrame) -> pl.DataFrame:
         while row["at"] and earlier and row["at"] - earlier[0]["at"] > RECURS_WITHIN:
             earlier.popleft()
         one = row | {"opened_at": row["at"], "hosts": row["hosts"] or [], "gpus": row["gpus"] or []}
+        stated = None if stated == row["incident_id"] else stated  # nothing repeats itself
         found.append(stated or (recurrence(one, earlier) if row["at"] else None))
         if row["at"]:
             earlier.append(one)
