@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from apps.report.words import counted, quantity
 from rca.causes import WHOLE_BUDGET_S
 from rca.incidents.records import instant
 
@@ -39,10 +40,10 @@ def record_lines(record: Mapping[str, Any]) -> list[str]:
         lines.append(f"  proven: {record['proven_cause'].replace('_', ' ')}")
     cost = []
     if record["lost_gpu_s"] is not None:
-        cost.append(f"{record['lost_gpu_s'] / 3600:.2f} GPU hours on {record['num_gpus']} GPUs")
+        cost.append(f"{quantity(record['lost_gpu_s'] / 3600.0, 'GPU h')} on {counted(record['num_gpus'], 'GPU')}")
     if record["recomputed_steps"] is not None:
         tokens = f" ({record['recomputed_tokens']:,} tokens)" if record["recomputed_tokens"] is not None else ""
-        cost.append(f"{record['recomputed_steps']:,} steps done again{tokens}")
+        cost.append(f"{counted(record['recomputed_steps'], 'step')} done again{tokens}")
     lines.append(f"Cost so far: {', '.join(cost) or 'not known (GPUs, or the moment of the fault)'}")
     return lines
 

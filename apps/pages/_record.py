@@ -17,6 +17,8 @@ def record(look: Look) -> None:
     """An incident of a fleet, as its record tells."""
     import streamlit as st
 
+    from apps.report.words import counted, quantity
+
     incidents = look.tables["incidents"].sort("began_at", "incident_id", descending=True, nulls_last=True)
     if not incidents.height:
         st.info("This fleet holds no closed incident yet.")
@@ -33,8 +35,9 @@ def record(look: Look) -> None:
     with right:
         fact("Ranks and hosts that failed first", f"{some(row['ranks'] or [])} on {', '.join(row['hosts'] or []) or 'hosts not told'}")
         fact("What was done", f"{row['action'] or 'not told'}; taken out: {', '.join(row['evicted'] or []) or 'nobody'}")
-        lost = row["lost_gpu_s"]
-        fact("Lost", "not told" if lost is None else f"{lost / 3600:,.1f} GPU h; {row['recomputed_steps'] or 0:,} steps done again")
+        lost, steps = row["lost_gpu_s"], row["recomputed_steps"]
+        again = "steps done again not told" if steps is None else f"{counted(steps, 'step')} done again"
+        fact("Lost", f"{'GPU time not told' if lost is None else quantity(lost / 3600.0, 'GPU h')}; {again}")
     if row["recurs_incident_id"]:
         fact("Repeats", row["recurs_incident_id"])
     stages_shown(look, row["incident_id"])

@@ -31,6 +31,7 @@ def render(look: Look) -> None:
     """The page of a fleet."""
     import streamlit as st
 
+    from apps.report.words import counted
     from rca.reliability.breakdowns import bad_hosts, counts_by_week, lost_by, stage_times
     from rca.reliability.figures import figures
     from rca.reliability.ledger import open_ledger
@@ -38,7 +39,12 @@ def render(look: Look) -> None:
     ledger = open_ledger(look.tables["incidents"], look.tables["stages"], look.tables["attempts"])
     weeks = _weeks(ledger)
     with st.container(key="where"):
-        say(f"{look.path}: {ledger.incidents.height:,} incidents, {len(ledger.jobs):,} jobs with recorded time, {look.num_files:,} records")
+        counts = (
+            counted(ledger.incidents.height, "incident"),
+            f"{counted(len(ledger.jobs), 'job')} with recorded time",
+            counted(look.num_files, "record"),
+        )
+        say(f"{look.path}: {', '.join(counts)}")
     if not weeks:
         st.info("This fleet holds no record with a date yet: `rca close` writes one for each incident.")
         return
@@ -62,7 +68,7 @@ def render(look: Look) -> None:
 
 
 def _weeks(ledger: Ledger) -> list[str]:
-    """ISO weeks from the first record to the last, newest first."""
+    """ISO weeks from the first record to the last, newest first; those to come are left out, since nothing of them can have been seen."""
     from datetime import timedelta
 
     from rca.incidents.records import week_of
@@ -70,6 +76,7 @@ def _weeks(ledger: Ledger) -> list[str]:
 
     moments = [at for at in ledger.incidents["at"].to_list() if at is not None]
     moments += [at for spell in ledger.spells for at in (spell.started_at, spell.ended_at) if at is not None]
+    moments = [at for at in moments if at <= datetime.now(UTC)]
     if not moments:
         return []
     first, at = min(moments), week(week_of(max(moments))).start
@@ -112,40 +119,24 @@ def _split(window: Window) -> list[Window]:
 
 
 def _headline(found: dict[str, Figure]) -> str:
+    from apps.report.words import counted, quantity
+
     stops, failures, planned = (found[name].value for name in ("interruptions", "failures", "planned_interruptions"))
     if stops is None:
         return "Nothing is recorded of this time"
-    between = found["mtbf"]
-    often = f"; one failure in {between.value:,.1f} job hours" if between.value is not None else ""
-    return f"{stops:,.0f} interruptions: {failures or 0:,.0f} failures, {planned or 0:,.0f} planned{often}"
+    between = found["mtbf"].value
+    often = f"; one failure in {quantity(between, 'h')} of a job" if between is not None else ""
+    return f"{counted(stops, 'interruption')}: {counted(failures or 0, 'failure')}, {planned or 0:,.0f} planned{often}"
 
 
 def figure_text(figure: Figure) -> str:
-    """A figure with unit, bounds and what it rests on; "not known" with the reason where there is none."""
+    """A figure with unit, and what it rests on, in the words of the weekly report; "not known" with the reason where there is none."""
+    from apps.report import words
+
     if figure.value is None:
-        return f"not known{f': {figure.why}' if figure.why else ''}"
-    if figure.unit:
-        unit = "" if figure.unit == "incidents" else f" {figure.unit}"
-        shown = f"{_number(figure.value)}{unit}"
-        base = f", n = {figure.n:,}" if unit else ""
-    else:
-        shown = _share(figure.value)
-        of = (figure.numerator, figure.denominator)
-        base = f" ({_number(of[0])} of {_number(of[1])})" if of[0] is not None and of[1] is not None else ""
-    bounds = f" ({_number(figure.low)} to {_number(figure.high)}, 95 %)" if figure.low is not None and figure.high is not None else ""
-    left = f", {figure.left_out:,} left out" if figure.left_out else ""
-    why = f"; {figure.why}" if figure.why else ""
-    return f"{shown}{bounds}{base}{left}{why}"
-
-
-def _number(value: float) -> str:
-    """Three digits or more, none of them after the point where it is whole."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.1f}"
-
-
-def _share(value: float) -> str:
-    """A share in %, never a false 0 or 100."""
-    return f"{100 * value:.0f} %" if 0.05 <= value <= 0.95 or value in (0.0, 1.0) else f"{100 * value:.1f} %"
+        return f"{words.MISSING}{f': {figure.why}' if figure.why else ''}"
+    basis = words.basis(figure.as_row())
+    return words.quantity(figure.value, figure.unit) + (f" ({basis})" if basis else "")
 
 
 def _pictures(stages: pl.DataFrame, weeks: pl.DataFrame, causes: pl.DataFrame, whose: pl.DataFrame) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "before",
     "by_name",
     "cost_row",
+    "counted",
     "headline",
     "heads",
     "incident_row",
@@ -29,30 +31,49 @@ Row = Mapping[str, Any]
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A number with its unit; a ratio as per cent."""
+    """A number with its unit; a ratio as per cent. Small ones keep digits that tell something: hours become minutes or seconds."""
     if value is None:
         return MISSING
     if unit == "":
-        return f"{100 * value:.1f} %"
-    if unit == "s" or (unit == "h" and value < 1):
-        return seconds(value * (1.0 if unit == "s" else 3600.0))
+        return _share(value)
+    if unit == "s":
+        return seconds(value)
+    if unit in ("h", "GPU h") and 0 < value < 1:
+        return seconds(value * 3600.0, unit.removesuffix("h"))
     if unit == "tokens":
         return f"{value:,.0f} tokens" if value < 1e6 else f"{value / 1e9:,.2f} billion tokens"
-    digits = 0 if value == int(value) or value >= 1000 else 2 if value < 20 else 1
-    return f"{value:,.{digits}f} {'incident' if unit == 'incidents' and value == 1 else unit.replace(PER_1000, 'per 1,000 node-days')}"
+    if unit == "incidents":
+        return counted(value, "incident")
+    return f"{_digits(value)} {unit.replace(PER_1000, 'per 1,000 node-days')}"
 
 
-def seconds(value: float | None) -> str:
-    """A length of time as people read it."""
+def counted(number: float, word: str) -> str:
+    """A count with its noun: 1 failure, 2 failures."""
+    return f"{_digits(number)} {word}{'' if number == 1 else 's'}"
+
+
+def _digits(value: float) -> str:
+    if value == int(value) or value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 1 else f"{value:,.2f}" if value < 20 else f"{value:,.1f}"
+
+
+def _share(value: float) -> str:
+    """Per cent, never a false 0 or 100."""
+    text = f"{100 * value:.1f} %"
+    is_false = (text == "0.0 %" and value > 0) or (text == "100.0 %" and value < 1)
+    return text if not is_false else "< 0.1 %" if value < 0.5 else "> 99.9 %"
+
+
+def seconds(value: float | None, of: str = "") -> str:
+    """A length of time as people read it; `of` stands before the unit: `GPU `."""
     if value is None:
         return MISSING
-    return (
-        f"{value:,.0f} s"
-        if value < 10 * MINUTE_S
-        else f"{value / MINUTE_S:,.1f} min"
-        if value < 3 * 60 * MINUTE_S
-        else f"{value / 3600:,.1f} h"
-    )
+    if value >= 3 * 60 * MINUTE_S:
+        return f"{value / 3600:,.1f} {of}h"
+    if value >= 10 * MINUTE_S:
+        return f"{value / MINUTE_S:,.1f} {of}min"
+    return f"{value:,.0f} {of}s" if value >= 10 or value == int(value) else f"{value:.2g} {of}s"
 
 
 def basis(figure: Row) -> str:
@@ -66,8 +87,9 @@ def basis(figure: Row) -> str:
     elif figure["n"]:
         parts.append(f"of {figure['n']:,}")
     if figure["low"] is not None:
-        high = "no upper bound" if figure["high"] is None else _bound(figure["high"])
-        parts.append(f"95 %: {_bound(figure['low'])} to {high}")
+        bound = partial(quantity, unit=figure["unit"]) if figure["unit"] in ("h", "s") else _bound
+        high = "no upper bound" if figure["high"] is None else bound(figure["high"])
+        parts.append(f"95 %: {bound(figure['low'])} to {high}")
     if figure["left_out"]:
         parts.append(f"{figure['left_out']:,} left out")
     if figure["why"]:
@@ -115,11 +137,10 @@ def headline(document: Row) -> str:
     stops = told["interruptions"]["value"] or 0
     if not stops:
         hours = told["job_hours"]["value"]
-        return f"No interruption is recorded in {hours:,.1f} job hours." if hours else "No interruption is recorded."
-    word = "interruption" if stops == 1 else "interruptions"
+        return f"No interruption is recorded in {quantity(hours, 'h')} of jobs." if hours else "No interruption is recorded."
     parts = [(told[f"{name}_interruptions"]["value"] or 0, text) for name, text in _WHOSE]
     whose = ", ".join(f"{count:.0f} {text}" for count, text in parts if count)
-    lines = [f"{stops:.0f} {word}: {whose}."]
+    lines = [f"{counted(stops, 'interruption')}: {whose}."]
     mtbf, median, ratio = told["mtbf"], told["mttr_median"], told["effective_ratio"]
     if mtbf["value"] is not None:
         lines.append(f"One failure every {quantity(mtbf['value'], 'h')} of a job.")
@@ -127,8 +148,7 @@ def headline(document: Row) -> str:
         lines.append(f"Half of the failures were over within {seconds(median['value'])} (budget 10 min).")
     if ratio["value"] is not None:
         at_most = "At most " if ratio["why"] else ""
-        text = f"{100 * ratio['value']:.1f} % of the GPU time under way trained."
-        lines.append(at_most + text)
+        lines.append(f"{at_most}{quantity(ratio['value'], '')} of the GPU time under way trained.")
     return " ".join(lines)
 
 

@@ -35,7 +35,9 @@ MAX_COST = 10**15  # GPU seconds, steps, tokens: a hundred times the longest tra
 MAX_SIZE = 10**7  # hosts, ranks, GPUs: a hundred times the largest job yet
 MAX_LAUNCHES = 10**6  # of a job: one a minute for two years
 _AMOUNTS = {  # column of any of the tables -> the least and the most that it can be
-    **dict.fromkeys(("lost_gpu_s", "recomputed_steps", "recomputed_tokens", "resumed_from_step", "last_step", "tokens_per_step"), (0, MAX_COST)),
+    **dict.fromkeys(
+        ("lost_gpu_s", "recomputed_steps", "recomputed_tokens", "resumed_from_step", "last_step", "tokens_per_step"), (0, MAX_COST)
+    ),
     **dict.fromkeys(("recomputed_s", "step_s", "budget_s"), (0, YEAR_S)),
     **dict.fromkeys(("num_hosts", "num_gpus", "world_size"), (1, MAX_SIZE)),
     **dict.fromkeys(("attempt", "revision"), (0, MAX_LAUNCHES)),
