@@ -59,6 +59,7 @@ class Look:
     events: pl.DataFrame
     num_unplaced: int  # kinds of events without a date
     num_files: int
+    num_unreadable: int  # of which not even a byte was read
     source: Callable[[str], Source | None] = field(repr=False)
     later: ExitStack = field(repr=False)  # what is let go when this look is replaced
     fingerprint: str = ""
@@ -194,7 +195,7 @@ def _of_case_file(file: Path, known: Look | None) -> Look:
 
     case = Case.open(file)
     try:
-        return _read(str(file), file, case, judge(case), [], source, ExitStack(), stamp=stamp)
+        return _read(str(file), file, case, judge(case), [], 0, source, ExitStack(), stamp=stamp)
     finally:
         case.close()
 
@@ -219,7 +220,10 @@ def _of_evidence(path: str, known: Look | None, told: Callable[[int, int], None]
             stamp = _stamp(session.target)
             sources = {s.path: s for s in session.inventory.sources}
             skips = skipped(case, session.inventory)
-            look = _read(path, session.target, case, session.judgement(case), skips, sources.get, later.pop_all(), stamp=stamp)
+            num_unreadable = len(session.inventory.unreadable)
+            look = _read(
+                path, session.target, case, session.judgement(case), skips, num_unreadable, sources.get, later.pop_all(), stamp=stamp
+            )
         finally:
             case.close()
         look.fingerprint = fingerprint
@@ -239,6 +243,7 @@ def _read(
     case: Case,
     judgement: Judgement,
     skips: list[dict[str, Any]],
+    num_unreadable: int,
     source: Callable[[str], Source | None],
     later: ExitStack,
     *,
@@ -260,6 +265,7 @@ def _read(
         events=events,
         num_unplaced=num_unplaced,
         num_files=case.table("evidence").select(pl.len()).collect().item(),
+        num_unreadable=num_unreadable,
         source=source,
         later=later,
         stamp=stamp,

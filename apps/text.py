@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "advice_lines",
     "alternative_lines",
+    "blind_lines",
     "chain",
     "columns",
     "diagnosis_lines",
@@ -49,6 +50,14 @@ def write(lines: Iterable[str]) -> None:
     for line in lines:
         out.write(one_line(line).encode(encoding, "replace").decode(encoding) + "\n")
     out.flush()
+
+
+def blind_lines(path: str, num_files: int) -> list[str]:
+    """What is said where nothing could be read: no verdict, which would sound as if somebody had looked."""
+    return [
+        f"No readable evidence in {path}: nothing in its {num_files:,} files tells what a rank did.",
+        "It reads recorder dumps, stack dumps, step timings, trainer and kernel logs, rank maps; `rca inspect` says what each file looks like.",
+    ]
 
 
 def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import socket
@@ -15,6 +16,7 @@ from _house import ROOT, SAMPLE, call, copy_case, copy_dumps, slow_but
 from _small_fleet import LAST_WEEK, small_fleet
 
 from rca import plugins
+from rca.errors import UsageError
 
 if TYPE_CHECKING:
     from streamlit.testing.v1 import AppTest
@@ -149,13 +151,21 @@ def test_look_again_sees_what_was_added(case: Path, tmp_path: Path) -> None:
     ("fields", "words"),
     [
         ({"value": None, "unit": "h", "why": "no job hours are recorded"}, "not known: no job hours are recorded"),
-        ({"value": 75.0, "unit": "h", "n": 4, "low": 29.25, "high": 275.3}, "75 h (29.2 to 275, 95 %), n = 4"),
-        ({"value": 0.5, "unit": "", "numerator": 2.0, "denominator": 4.0, "left_out": 1}, "50 % (2 of 4), 1 left out"),
-        ({"value": 0.998, "unit": "", "numerator": 343500.0, "denominator": 344064.0}, "99.8 % (343,500 of 344,064)"),
-        ({"value": 0.0, "unit": "GPU h", "n": 0}, "0 GPU h, n = 0"),
+        ({"value": 75.0, "unit": "h", "n": 4, "low": 29.25, "high": 275.3}, "75 h (of 4; 95 %: 29.2 h to 275.3 h)"),
+        (
+            {"value": 0.02, "unit": "h", "numerator": 0.04, "denominator": 2.0, "low": 0.005, "high": 0.9, "n": 2},
+            "72 s (0.04 h / 2; 95 %: 18 s to 54.0 min)",
+        ),
+        ({"value": 0.5, "unit": "", "numerator": 2.0, "denominator": 4.0, "left_out": 1}, "50.0 % (2 / 4; 1 left out)"),
+        ({"value": 0.998, "unit": "", "numerator": 343500.0, "denominator": 344064.0}, "99.8 % (343,500 / 344,064)"),
+        ({"value": 0.19, "unit": "", "numerator": 0.0038, "denominator": 0.02}, "19.0 % (0.0038 / 0.02)"),
+        ({"value": 0.9999, "unit": ""}, "> 99.9 %"),
+        ({"value": 0.0, "unit": "GPU h", "n": 0}, "0 GPU h"),
+        ({"value": 0.002, "unit": "GPU h"}, "7.2 GPU s"),
+        ({"value": 1.0, "unit": "incidents", "n": 1}, "1 incident (of 1)"),
         (
             {"value": 12.0, "unit": "GPU h", "n": 2, "left_out": 1, "why": "at least: 1 not recorded"},
-            "12 GPU h, n = 2, 1 left out; at least: 1 not recorded",
+            "12 GPU h (of 2; 1 left out; at least: 1 not recorded)",
         ),
     ],
 )
@@ -223,6 +233,23 @@ def test_taken_port_is_told() -> None:
     assert re.search(rf"port {port} is taken.*--port", done.err)
 
 
+def test_two_explorers_that_start_together_do_not_share_a_port() -> None:
+    """The first does not listen for seconds; the second must not be sent to its page."""
+    from apps.explorer import ADDRESS
+    from apps.verbs.explore import _free_port
+
+    port, claim = _free_port(ADDRESS, None)
+    with claim:
+        other, second = _free_port(ADDRESS, None)
+        second.close()
+        assert other > port
+        with pytest.raises(UsageError, match=f"port {port} is taken"):
+            _free_port(ADDRESS, port)
+    again, third = _free_port(ADDRESS, port)
+    third.close()
+    assert again == port
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -250,3 +277,59 @@ def test_without_its_packages_it_says_what_to_install(name: str, monkeypatch: py
     done = call("explore", ROOT / "data" / "cases" / SAMPLE, "--no-browser")
     assert done.code == 2
     assert f"needs {name}: pip install 'firstfault[explore]'" in done.err
+
+
+def test_evidence_in_which_nothing_can_be_read_has_no_verdict_but_the_words_of_diagnose(tmp_path: Path) -> None:
+    folder = tmp_path / "case"
+    folder.mkdir()
+    for add in (lambda: None, lambda: (folder / "note.txt").write_text("nothing here\n"), lambda: os.mkfifo(folder / "pipe")):
+        add()
+        done = call("diagnose", folder)
+        at = app([str(folder)])
+        assert (done.code, bool(at.exception)) == (3, False)
+        assert done.out.splitlines()[0] == at.text[0].value
+        assert done.out.splitlines()[1] in said(at)
+        assert "accuses no rank" not in said(at)
+
+
+def test_only_what_still_stands_is_shown_as_overruled(tmp_path: Path) -> None:
+    """A later overrule replaces an earlier one, who agrees with the tool overrules nothing, and another incident has its own."""
+    folder = copy_case("planned_stop", tmp_path / "case")
+
+    def overruled(incident: int = 0) -> list[str]:
+        at = app([str(folder)])
+        at.button[0].click().run()
+        if incident:
+            next(box for box in at.selectbox if box.label == "Incident").select_index(incident).run()
+        assert not at.exception
+        return [one.value for one in at.text if one.value.endswith((": early", ": late", ": back")) and "overrule" not in one.value]
+
+    def overrule(name: str, *words: str) -> None:
+        assert call("overrule", folder, "--id", name, *words).code == 0
+
+    assert call("open", folder, "--id", "A").code == 0
+    assert overruled() == []
+    overrule("A", "--attribution", "platform", "--because", "early")
+    assert overruled() == ["attribution platform: early"]
+    overrule("A", "--attribution", "workload", "--cause", "storage_stall", "--because", "late")
+    assert overruled() == ["attribution workload, cause storage stall: late"]
+    overrule("A", "--attribution", "planned", "--cause", "planned_stop", "--because", "back")
+    assert overruled() == []
+    assert call("open", folder, "--id", "B", "--again").code == 0
+    overrule("B", "--attribution", "platform", "--because", "late")
+    assert overruled() == []
+    assert overruled(1) == ["attribution platform: late"]
+
+
+def test_a_clock_that_was_ahead_does_not_make_an_overrule_the_last(tmp_path: Path) -> None:
+    folder = copy_case("planned_stop", tmp_path / "case")
+    assert call("open", folder, "--id", "A").code == 0
+    assert call("overrule", folder, "--attribution", "platform", "--because", "early").code == 0
+    (file,) = (folder / "notes").glob("*.jsonl")
+    lines = file.read_text().splitlines()
+    ahead = re.sub(r'"at": ?"[^"]*"', '"at": "2040-01-01T00:00:00Z"', lines[-1])
+    assert ahead != lines[-1]
+    file.write_text("\n".join([*lines[:-1], ahead, ""]))
+    assert call("overrule", folder, "--attribution", "workload", "--because", "late").code == 0
+    shown = [one.value for one in app([str(folder)]).text]
+    assert "attribution workload: late" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -82,13 +83,40 @@ def _stage_words(note: Mapping[str, Any]) -> str:
     return f" {_data(note).get('stage', '')}".rstrip() if note["kind"] == "stage" else ""
 
 
-def overruled(look: Look) -> None:
-    """What a person put in the place of the tool's words, newest last."""
-    import polars as pl
+def overruled(look: Look, incident_id: str) -> None:
+    """What stands of what people put in the place of the tool's words: a later note replaces an earlier one field by field, as in the record, and
+    who says what the tool says overrules nothing."""
+    from rca.incidents.incident import merged
 
-    for note in look.tables["notes"].filter(pl.col("kind") == "overrule").sort("noted_at", nulls_last=True).iter_rows(named=True):
-        stated = ", ".join(f"{name} {_words(value)}" for name, value in sorted(_data(note).items()))
-        fact("Overruled by a person", f"{stated}: {note['text'] or 'no reason given'}")
+    judged = look.judgement
+    tool = {name: getattr(judged.verdict, name) for name in ("cause", "layer", "attribution", "ranks", "hosts")}
+    tool["action"] = judged.advice.action
+    stated: dict[str, Any] = {}
+    because: dict[str, str] = {}
+    for note in merged(*_histories(look, incident_id)):
+        if note["kind"] == "overrule":
+            stated |= note["data"]
+            because |= dict.fromkeys(note["data"], note["text"] or "no reason given")
+    standing = {name: value for name, value in sorted(stated.items()) if name not in tool or _plain(value) != _plain(tool[name])}
+    if standing:
+        reasons = "; ".join(dict.fromkeys(because[name] for name in standing))
+        fact("Overruled by a person", f"{', '.join(f'{name} {_words(value)}' for name, value in standing.items())}: {reasons}")
+
+
+def _histories(look: Look, incident_id: str) -> list[list[dict[str, Any]]]:
+    """The notes of an incident by file, each in the order of its lines."""
+    files: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for note in _notes(look, incident_id).iter_rows(named=True):
+        at = note["noted_at"].isoformat() if note["noted_at"] else None
+        line = int(re.sub(r"\D", "", note["record"]) or 0)
+        files.setdefault(note["evidence_id"], []).append(
+            (line, {"at": at, "kind": note["kind"], "text": note["text"], "data": _data(note)})
+        )
+    return [[note for _, note in sorted(notes, key=lambda pair: pair[0])] for _, notes in sorted(files.items())]
+
+
+def _plain(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def _words(value: Any) -> str:

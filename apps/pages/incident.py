@@ -29,8 +29,13 @@ def render(look: Look) -> None:
     if look.is_fleet:
         record(look)
         return
-    _answer(look)
+    if look.judgement.is_blind:
+        _blind(look)
+        return
+    first = st.container()  # the answer stands above what it depends on: which incident is picked
     incident = opened(look)
+    with first:
+        _answer(look, incident)
     if incident is not None:
         stages_shown(look, incident)
     _ranks(look)
@@ -45,7 +50,21 @@ def render(look: Look) -> None:
     unseen(look)
 
 
-def _answer(look: Look) -> None:
+def _blind(look: Look) -> None:
+    """Nothing was read, so nothing is said of ranks or causes; what stands in the way is."""
+    import streamlit as st
+
+    from apps.text import blind_lines
+
+    first, *rest = blind_lines(look.path, look.num_files + look.num_unreadable)
+    with st.container(key="headline"):
+        say(first)
+    for line in rest:
+        say(line)
+    unseen(look)
+
+
+def _answer(look: Look, incident: str | None) -> None:
     """Who, why, how sure, proven or not, what to do."""
     import streamlit as st
 
@@ -59,7 +78,8 @@ def _answer(look: Look) -> None:
     with st.container(key="headline"):
         say(headline(judgement))
     say(condition(judgement))
-    overruled(look)
+    if incident is not None:
+        overruled(look, incident)
     cause = CAUSES.get(verdict.cause)
     sure = f"{percent(verdict.ranks_probability)} of the ranks, " if verdict.ranks else ""
     action = "a person must look" if advice.action == "human" else advice.action.replace("_", " ")

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["arguments", "exit_code", "run"]
 
-NEEDED = (
-    "It reads recorder dumps, stack dumps, step timings, trainer and kernel logs, rank maps; `rca inspect` says what each file looks like."
-)
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca diagnose PATH [--json] [--fast] [--case FILE]`."""
@@ -32,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0 a verdict, 1 unknown, 3 nothing readable, 4 an analysis failed."""
     from apps.document import diagnosis_document, skipped, to_json
     from apps.session import open_session
-    from apps.text import diagnosis_lines, write
+    from apps.text import blind_lines, diagnosis_lines, write
 
     with open_session(args.path, args.case) as session:
         early = session.triage() if args.fast or not args.json else None
@@ -54,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             write([to_json(diagnosis_document(judgement, skips, timing))])
         elif exit_code(judgement) == 3:
             count = len(session.inventory.sources) + len(session.inventory.unreadable)
-            write([f"No readable evidence in {args.path}: nothing in its {count} files tells what a rank did.", NEEDED])
+            write(blind_lines(args.path, count))
         elif early is None or _answer(early) != _answer(judgement):
             write([*(["Corrected by the full read:"] if early else []), *diagnosis_lines(judgement, skips)])
         else:

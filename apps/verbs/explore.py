@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["arguments", "run"]
 
@@ -38,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
     fleet = fleet_folder(args.fleet)
     if not args.paths and not fleet.is_dir():
         raise UsageError(f"no evidence was named, and there is no fleet at {fleet}. Name a PATH, or a fleet with --fleet.")
-    port = _free_port(ADDRESS, args.port)
+    if lacking := [name for name in ("streamlit", "plotly") if find_spec(name) is None]:
+        raise UsageError(f"the explorer needs {lacking[0]}: pip install 'firstfault[explore]'")
+    port, claim = _free_port(ADDRESS, args.port)
     url = f"http://{ADDRESS}:{port}"
 
     def ready() -> None:
@@ -46,15 +53,20 @@ def run(args: argparse.Namespace) -> int:
         if not args.no_browser:
             _open(url)
 
-    if lacking := [name for name in ("streamlit", "plotly") if find_spec(name) is None]:
-        raise UsageError(f"the explorer needs {lacking[0]}: pip install 'firstfault[explore]'")
-    with contextlib.suppress(KeyboardInterrupt):
-        serve(args.paths, str(fleet), port, ready)
+    try:
+        with claim, contextlib.suppress(KeyboardInterrupt):
+            serve(args.paths, str(fleet), port, ready)
+    except SystemExit as ended:  # how streamlit ends where it cannot listen
+        if ended.code:
+            raise UsageError(
+                f"port {port} on {ADDRESS} was taken while the explorer started: start it again, or name one with --port"
+            ) from None
     return 0
 
 
-def _free_port(address: str, asked: int | None) -> int:
-    """The port asked for, else the first free one. A taken one is told rather than shared."""
+def _free_port(address: str, asked: int | None) -> tuple[int, socket.socket]:
+    """The port asked for, else the first free one, and what keeps other explorers off it until ours listens, seconds later. A taken one is told
+    rather than shared."""
     import socket
 
     from rca.errors import UsageError
@@ -62,13 +74,17 @@ def _free_port(address: str, asked: int | None) -> int:
     if asked is not None and not 1 <= asked <= 65535:
         raise UsageError(f"--port {asked}: a port is a number from 1 to 65535")
     for port in [asked] if asked is not None else range(PORT, PORT + TRIES):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            if sys.platform == "linux":
+                claim.bind(f"\0rca-explore-{port}")  # a name in memory, that goes with the process
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((address, port))
-            except OSError:
-                continue
-        return port
+        except OSError:
+            claim.close()
+            continue
+        return port, claim
     tried = f"port {asked} is" if asked is not None else f"ports {PORT} to {PORT + TRIES - 1} are"
     raise UsageError(f"{tried} taken on {address}: name a free one with --port")
 
