@@ -27,6 +27,7 @@ from rca.incidents.records import (
     is_id,
     iso,
     job_of,
+    joined,
     note,
     problem_of,
     week_of,
@@ -133,6 +134,31 @@ def test_a_clock_that_was_ahead_does_not_win_over_what_was_written_later() -> No
     again = valid(fold(merged(record["history"], aside, [*notes, close(1000)])))
     assert (again["cause"], again["revision"]) == ("planned_stop", 2)
     assert [one for one in again["history"] if one not in aside] == [*notes, close(1000)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ((0, 10), (0, 20), (0, 20)),  # seen again
+        ((0, 20), (0, 10), (0, 10)),  # the same beginning: what is read now counts
+        ((5, 20), (0, 10), (0, 20)),  # one launch, of which other evidence tells more
+        ((0, None), (5, 10), (0, 10)),  # it ran on
+        ((0, 10), (20, 30), None),
+        ((20, None), (0, 10), None),
+    ],
+)
+def test_launches_of_one_number_are_one_only_if_they_can_be(
+    old: tuple[int, int | None], new: tuple[int, int | None], expected: tuple[int, int] | None
+) -> None:
+    def launch(span: tuple[int, int | None], **more: Any) -> dict[str, Any]:
+        end = None if span[1] is None else at(span[1])
+        return attempt_record(job_id="job-7", attempt=0, started_at=at(span[0]), ended_at=end, **more)
+
+    both = joined(launch(old, num_gpus=8), launch(new, num_hosts=2))
+    assert both == (None if expected is None else launch(expected, num_gpus=8, num_hosts=2))
+    told = joined(launch(old), launch(new), is_one=True)
+    assert told is not None
+    assert joined({"started_at": "never"}, launch(new)) == launch(new)
 
 
 def test_histories_that_contradict_each_other_lose_no_note() -> None:

@@ -20,6 +20,7 @@ import jsonschema
 import pytest
 from _house import CASES, RCA, ROOT, Done, call, copy_case, finish, start
 
+from apps.incidents import fleetbook
 from apps.incidents.moments import moment
 from apps.incidents.notebook import MAX_TEXT, AlreadyOpen, notebook
 from apps.places import fleet_folder
@@ -611,3 +612,121 @@ def test_replay_or_log_added_after_opening_counts_at_closing(tmp_path: Path) -> 
     assert (record["cause"], record["diagnosis"]["cause"]) == ("planned_stop", "planned_stop")
     assert record["history"][0]["data"]["diagnosis"]["cause"] != "planned_stop"
     assert record_in(fleet) == record
+
+
+def test_what_is_written_while_somebody_closes_counts(logs: Path, tmp_path: Path) -> None:
+    """Two closings and an overrule at once: whoever comes second makes the next revision, and the record holds all that lies on disk."""
+    fleet = tmp_path / "fleet"
+    fleet.mkdir()
+    incident = call("open", logs, "--json").doc["incident_id"]
+    with fleetbook.locked(fleet):
+        first = start("close", logs, "--fleet", fleet, "--by", "p1", "--evicted", "host-a", "--checkpoint-step", "3", "--gpus", "8")
+        second = start("close", logs, "--fleet", fleet, "--by", "p2", "--evicted", "host-b")
+        with pytest.raises(subprocess.TimeoutExpired):
+            first.wait(3.0)  # it has read the evidence by now, or will: it cannot write
+        assert call("overrule", logs, "--cause", "storage_stall", "--because", "late").code == 0
+    closed = [finish(first), finish(second)]
+    assert [done.code for done in closed] == [0, 0], closed
+    record = record_in(fleet)
+    assert [one["kind"] for one in record["history"]] == ["open", "overrule", "close", "close"]
+    assert record["history"] == fields(logs, incident)
+    assert (record["revision"], record["is_overruled"], record["num_gpus"]) == (2, True, 8)
+    assert sum("(revision 2;" in done.out for done in closed) == 1
+
+
+def test_who_adds_to_a_closed_incident_is_told_to_close_it_again(logs: Path, tmp_path: Path) -> None:
+    assert call("open", logs).code == 0
+    assert "closed before" not in call("overrule", logs, "--cause", "storage_stall", "--because", "x").err
+    assert call("close", logs, "--fleet", tmp_path / "fleet").code == 0
+    for argv in (("overrule", logs, "--cause", "host_fault", "--because", "y"), ("stage", logs, "load", "--now")):
+        assert f"close it again: rca close {logs}" in call(*argv).err
+
+
+def test_pipes_and_devices_among_the_records_are_not_opened(logs: Path, tmp_path: Path) -> None:
+    week, launches = (tmp_path / "fleet" / kind / "2026-W48" for kind in ("incidents", "attempts"))
+    for folder in (week, launches):
+        folder.mkdir(parents=True)
+    os.mkfifo(week / "INC-1.json")
+    (week / "other.json").symlink_to("/dev/zero")
+    (launches / "job-9-0.json").symlink_to("/dev/zero")
+    os.mkfifo(launches / "job-9-1.json")
+    assert call("open", logs, "--id", "INC-1", "--job", "job-9").code == 0
+    done = finish(start("close", logs, "--fleet", tmp_path / "fleet", "--json"), timeout_s=60.0)
+    assert done.code == 0, done.err
+    (week / "other.json").unlink()
+    assert record_in(tmp_path / "fleet") == done.doc
+    assert json.loads((launches / "job-9-0.json").read_text())["job_id"] == "job-9"
+    assert not (launches / "job-9-0.json").is_symlink()
+
+
+def test_an_incident_repeats_another_one_that_there_is(logs: Path, tmp_path: Path) -> None:
+    assert call("open", logs, "--id", "INC-2").code == 0
+    done = call("close", logs, "--fleet", tmp_path / "fleet", "--recurs", "INC-2")
+    assert (done.code, done.out) == (2, "")
+    assert "the incident itself" in done.err
+    assert not (tmp_path / "fleet").exists()
+    done = call("close", logs, "--fleet", tmp_path / "fleet", "--recurs", "NOSUCH")
+    assert done.code == 0
+    assert "has no record of it" in done.err
+
+
+def test_another_launch_of_the_same_number_is_not_replaced(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    paths = [copy_case(name, tmp_path / name) for name in ("rank_killed", "worker_oom_killed")]
+    for path in paths:
+        assert call("open", path, "--job", "pretrain").code == 0
+    assert call("close", paths[0], "--fleet", fleet).code == 0
+    (file,) = fleet.glob("attempts/*/*.json")
+    before = file.read_bytes()
+    done = call("close", paths[1], "--fleet", fleet)
+    assert (done.code, done.out) == (2, "")
+    assert "another launch of pretrain with the number 0" in done.err
+    assert "--attempt 1" in done.err
+    assert (file.read_bytes(), len(list(fleet.glob("incidents/*/*.json")))) == (before, 1)
+    assert [one["kind"] for notes in notebook(paths[1]).notes.values() for one in notes] == ["open"]
+    done = call("close", paths[1], "--fleet", fleet, "--attempt", "1", "--json")
+    assert (done.code, done.doc["attempt"]) == (0, 1)
+    assert sorted(one.name for one in fleet.glob("attempts/*/*.json")) == ["pretrain-0.json", "pretrain-1.json"]
+    assert call("close", paths[0], "--fleet", fleet).code == 0  # its own, again
+    assert file.read_bytes() == before
+
+
+def test_launch_that_ended_well_has_ended(tmp_path: Path) -> None:
+    path = copy_case("none", tmp_path / "none")
+    for log in (path / "logs").glob("rank_*.log"):
+        who = re.findall(r"\[host-.\]\[rank\d\]", log.read_text())[0]
+        with log.open("a") as file:
+            file.write(f"2026-11-29 21:10:09,000 {who} INFO training finished\n")
+    assert call("open", path, "--job", "short").code == 0
+    closed = call("close", path, "--fleet", tmp_path / "fleet", "--json")
+    assert (closed.code, closed.doc["attribution"]) == (0, "none")
+    (file,) = (tmp_path / "fleet").glob("attempts/*/*.json")
+    launch = json.loads(file.read_text())
+    assert (launch["ended_at"], launch["end_kind"]) == ("2026-11-29T21:10:09Z", "completed")
+
+
+def test_a_death_that_a_person_calls_healthy_is_an_end_all_the_same(tmp_path: Path) -> None:
+    path = copy_case("rank_killed", tmp_path / "killed")
+    assert call("open", path, "--job", "short").code == 0
+    assert call("overrule", path, "--cause", "healthy", "--because", "I ended it").code == 0
+    assert call("close", path, "--fleet", tmp_path / "fleet").code == 0
+    (file,) = (tmp_path / "fleet").glob("attempts/*/*.json")
+    launch = json.loads(file.read_text())
+    assert launch["ended_at"] is not None
+    assert launch["end_kind"] is None
+
+
+def test_a_clock_that_was_ahead_is_told_and_the_order_of_lines_counts(folder: Path) -> None:
+    ahead = datetime.now(UTC) + timedelta(days=300)
+    notebook(folder).append(note("INC-1", ahead, "overrule", "clock was ahead", {"cause": "storage_stall"}))
+    done = call("overrule", folder, "--cause", "host_fault", "--because", "corrected")
+    assert "that clock was ahead" in done.err
+    assert fold(fields(folder))["cause"] == "host_fault"
+
+
+def test_notes_beyond_all_measure_are_left_out(folder: Path) -> None:
+    with (folder / "notes" / "INC-2.jsonl").open("wb") as file:
+        file.truncate(1 << 27)
+    done = call("note", folder, "x")
+    assert done.code == 0
+    assert "INC-2.jsonl is larger" in done.err

@@ -222,6 +222,47 @@ def test_values_that_cannot_be_are_not_recorded() -> None:
     assert told["lost_gpu_h"].value is None
 
 
+@pytest.mark.parametrize(
+    ("column", "odd"),
+    [
+        ("num_hosts", -3), ("num_hosts", 0), ("num_hosts", 10**15), ("num_gpus", -1), ("world_size", -1), ("attempt", -1), ("last_step", -5),
+        ("resumed_from_step", -1), ("tokens_per_step", -1), ("step_s", -0.5), ("step_s", math.inf), ("exit_code", 10**12),
+    ],
+)  # fmt: skip
+def test_amounts_of_a_launch_that_cannot_be_are_not_recorded(column: str, odd: float) -> None:
+    book = ledger([], [], [attempt(0, 0, 84) | {column: odd}, attempt(1, 84, None)])
+    told = of(book)
+    assert (book.num_strange, told["job_hours"].value) == (1, 168)
+    is_unsized = column == "num_hosts"
+    assert (told["node_days"].value, told["node_days"].left_out) == ((7, 1) if is_unsized else (14, 0))
+
+
+def test_a_stage_with_a_negative_budget_has_none() -> None:
+    book = ledger([incident("INC-1", 0)], [stage("INC-1", "load", 0, 1, budget_s=-60.0)], [attempt(0, 0, None)])
+    assert (book.stages["budget_s"].to_list(), book.num_strange) == ([None], 1)
+
+
+def test_failures_on_hosts_that_nobody_counted_are_left_out_of_both_sides() -> None:
+    book = ledger(
+        [incident("INC-1", 10), incident("INC-2", 10, job_id="job-1"), incident("INC-3", 100, job_id="job-2")],
+        [],
+        [
+            attempt(0, 0, None, num_hosts=None),
+            attempt(0, 0, None, job_id="job-1"),
+            attempt(0, 0, 50, job_id="job-2"),
+            attempt(1, 50, None, job_id="job-2", num_hosts=None),
+        ],
+    )
+    told = of(book)["failures_per_1000_node_days"]
+    node_days = 2 * (168 + 50) / 24
+    assert (told.numerator, told.left_out, told.value) == (1, 2, pytest.approx(1 / node_days * 1000))
+
+
+def test_nothing_repeats_itself() -> None:
+    book = ledger([incident("INC-1", 10, recurs_incident_id="INC-1")], [], [attempt(0, 0, None)])
+    assert of(book)["recurrence_share"].value == 0
+
+
 @pytest.mark.parametrize("odd", [math.inf, math.nan, -1.0, 1e300])
 def test_costs_that_are_no_amount_do_not_spoil_the_sum(odd: float) -> None:
     book = ledger([incident("INC-1", 10, lost_gpu_s=odd), incident("INC-2", 20, lost_gpu_s=3600.0)], [], [attempt(0, 0, None)])

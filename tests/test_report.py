@@ -315,7 +315,7 @@ def test_command_on_a_week_without_records_is_no_error(fleet: Path) -> None:
     assert "Nothing is recorded of this week" in done.out
 
 
-@pytest.mark.parametrize("wrong", [("--week", "2026-W99"), ("--week", "W10"), ("--format", "html")])
+@pytest.mark.parametrize("wrong", [("--week", "2026-W99"), ("--week", "W10"), ("--week", "2190-W10"), ("--format", "html")])
 def test_wrong_usage_is_told(fleet: Path, wrong: tuple[str, str]) -> None:
     done = call("report", "--fleet", fleet, *wrong)
     assert (done.code, done.out) == (2, "")
@@ -336,4 +336,19 @@ def test_fleet_command_makes_one_up_that_can_be_reported(tmp_path: Path) -> None
     assert done.code == 0
     assert call("report", "--fleet", tmp_path / "f", "--week", "2026-W10").code == 0
     assert call("fleet", "generate", "--out", tmp_path / "f").code == 2
-    assert call("fleet", "generate", "--out", tmp_path / "g", "--rates", "nobody").code == 2
+    for wrong in (("--rates", "nobody"), ("--weeks", "99999999"), ("--hosts", "9" * 400), ("--weeks", "500", "--end-week", "1991-W01")):
+        done = call("fleet", "generate", "--out", tmp_path / "g", *wrong)
+        assert (done.code, done.out, done.err[:5]) == (2, "", "rca: ")
+        assert not (tmp_path / "g").exists()
+
+
+def test_launches_without_an_end_are_told(tmp_path: Path) -> None:
+    found = tables(attempts=[attempt(0, -500, None), attempt(0, 10, None, job_id="job-1")])
+    (line,) = [line for line in weekly(found, WEEK).document["quality"] if "without an end" in line["what"]]
+    assert (line["num"], line["of"]) == (1, 2)
+
+
+def test_launches_without_a_number_are_reported(tmp_path: Path) -> None:
+    found = tables(attempts=[attempt(0, 0, 10) | {"attempt": None}, attempt(0, 20, 30) | {"attempt": None}, attempt(3, 40, 50)])
+    told = {figure["name"]: figure["value"] for figure in weekly(found, WEEK).document["figures"]}
+    assert told["job_hours"] == 50

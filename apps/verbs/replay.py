@@ -71,6 +71,7 @@ def _plan(args: argparse.Namespace) -> int:
     from apps.text import write
     from rca import plugins
     from rca.errors import UsageError
+    from rca.files import put
 
     probe = plugins.load("rca.probes", "dual_phase_replay")
     wanted: dict[str, Any] = {"k": args.k, "mode": args.mode, "repeats": args.repeats, "reproduction": args.reproduction}
@@ -84,7 +85,9 @@ def _plan(args: argparse.Namespace) -> int:
     else:
         plan = probe.plan(args.hosts, args.pp, **wanted)
     if args.out is not None:
-        args.out.write_text(to_json(plan) + "\n", encoding="utf-8")
+        if args.out.exists() and not args.out.is_file():
+            raise UsageError(f"--out {args.out}: a folder, pipe or device; name a file, or take the plan from stdout with --json")
+        put(args.out, to_json(plan) + "\n")
     write([to_json(plan)] if args.json else _plan_lines(plan))
     return 0
 

@@ -153,7 +153,13 @@ def test_made_up_records_never_mix_with_others(tmp_path: Path) -> None:
         write(Fleet(END, days=1.0, hosts=50), tmp_path)
 
 
-@pytest.mark.parametrize("wrong", [{"rates": "nobody"}, {"hosts": 0}, {"days": 0.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rates": "nobody"}, {"hosts": 0}, {"days": 0.0}, {"days": 7 * 99_999_999}, {"days": 7 * 10**400}, {"days": float("nan")},
+        {"days": 20_000.0, "hosts": 1}, {"hosts": 10**30}, {"seed": -1},
+    ],
+)  # fmt: skip
 def test_fleets_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Fleet(END, **wrong)
