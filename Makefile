@@ -5,7 +5,7 @@ RCA := $(VENV)/bin/rca
 CHROMIUM := /usr/bin/chromium
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 
-.PHONY: demo setup test test-browser check format docs bench clean
+.PHONY: demo full setup test test-browser check format docs bench clean
 
 demo: $(VENV)/.user  ## one real incident, start to finish (no torch needed)
 	$(RCA) diagnose data/cases/lock_hang
@@ -41,6 +41,10 @@ bench: $(VENV)/.dev  ## against torchfrtrace and plain unpickling, same files, o
 	$(VENV)/bin/python bench/run.py
 
 setup: $(VENV)/.dev
+
+full: pyproject.toml constraints.txt | $(VENV)/bin/python  ## what capture, replay, drills and the explorer need
+	$(PIP) install --constraint constraints.txt --editable ".[capture,drill,explore]"
+	touch $(VENV)/.user
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

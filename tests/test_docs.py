@@ -85,7 +85,7 @@ def test_readme_fits_one_screen_and_names_commands_that_exist() -> None:
     commands = set(re.findall(r"^ {4}make ([a-z]+)", readme, re.MULTILINE))
     assert len(readme.splitlines()) <= MAX_README_LINES
     assert {"demo", "test"} <= commands <= targets
-    assert EXIT_TEXT.removeprefix("exit codes: ") in " ".join(readme.split())
+    assert EXIT_TEXT.removeprefix("exit codes of diagnose: ") in " ".join(readme.split())
 
 
 def test_contributing_names_commands_that_exist() -> None:
