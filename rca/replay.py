@@ -27,7 +27,7 @@ from typing import Any, Final
 __all__ = ["DOUBLE_RUN", "GroupResult", "Judged", "judge_replays", "references"]
 
 DOUBLE_RUN: Final = "double_run"
-MIN_HOSTS: Final = 2  # that must agree on a reference, where more than one took part
+MIN_HOSTS: Final = 2  # that must agree on a reference: one that computes wrongly agrees with itself
 Row = Mapping[str, Any]  # of the table `replays`
 Place = tuple[bool, int, int]  # double run or not, place in the group, step
 
@@ -94,7 +94,7 @@ def references(rows: Iterable[Row]) -> dict[Place, str]:
 
 
 def _majority(rows: Sequence[Row]) -> str | None:
-    """The fingerprint that more hosts found than any other, at least two where there are several, and that more than half of the hosts or
+    """The fingerprint that more hosts found than any other, at least two, and that more than half of the hosts or
     more than half of the runs show. A host has one vote for each value it found: its own repeats are no second opinion."""
     voters: dict[str, set[str]] = defaultdict(set)
     for row in rows:
@@ -102,7 +102,7 @@ def _majority(rows: Sequence[Row]) -> str | None:
     num_hosts = len(set().union(*voters.values()))
     best = max(len(hosts) for hosts in voters.values())
     winners = [value for value, hosts in voters.items() if len(hosts) == best]
-    if len(winners) != 1 or best < min(MIN_HOSTS, num_hosts) or len(rows) < 2:
+    if len(winners) != 1 or best < MIN_HOSTS:
         return None
     runs = sum(row["fingerprint"] == winners[0] for row in rows)
     return winners[0] if 2 * best > num_hosts or 2 * runs > len(rows) else None
@@ -230,7 +230,7 @@ def _nothing_differs(groups: Sequence[GroupResult], open_groups: Sequence[GroupR
         because = f"{len(missing)} of {len(groups)} groups left no whole record ({shown}); the {whole} whole ones agree"
         return "undecided", (), because, "run the replay again for the groups that are missing, and see why they ended"
     tied = sorted({host for group in open_groups for host in group.hosts})
-    because = f"{len(open_groups)} of {len(groups)} groups have no majority to compare with: a tie does not tell which bits are right"
+    because = f"{len(open_groups)} of {len(groups)} groups have no majority: a tie, or one host alone, does not tell which bits are right"
     return "undecided", (), because, f"add hosts that are known to be good to {_names(tied)} and run again"
 
 

@@ -154,7 +154,7 @@ def test_two_hosts_that_differ_are_a_tie_unless_one_differs_from_itself() -> Non
     rows = rows_of({"phases": double_run(2)}, [Fault(1)], repeats=2)
     (tie,) = judge_replays(rows)
     assert (tie.outcome, tie.hosts) == ("undecided", ())
-    assert "a tie does not tell" in tie.because
+    assert "a tie, or one host alone" in tie.because
     assert "n0, n1" in tie.then
     once = [row for row in rows if (row["host"], row["repeat"]) != ("n1", 0)]
     once += [row for row in rows_of({"phases": double_run(2)}, repeats=1) if row["host"] == "n1"]
@@ -190,3 +190,12 @@ def test_the_probe_offers_plan_run_and_judge() -> None:
     assert probe.plan is plan_document
     assert callable(probe.run)
     assert "dual_phase_replay" in plugins.names("rca.probes")
+
+
+@pytest.mark.parametrize("repeats", [2, 5])
+def test_a_host_with_nobody_beside_it_is_not_clean(repeats: int) -> None:
+    """A chip that is always wrong gives the same wrong bits in every repeat: only others can tell."""
+    for phases in (double_run(1), dual_phase(2, 1)):
+        (found,) = judge_replays(rows_of({"phases": phases}, repeats=repeats))
+        assert (found.outcome, found.hosts) == ("undecided", ())
+        assert "one host alone" in found.because
