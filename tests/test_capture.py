@@ -170,7 +170,8 @@ def test_without_py_spy_it_says_what_to_install_and_the_rest_is_captured(
     job: list[subprocess.Popen[bytes]], port: int, tmp_path: Path
 ) -> None:
     done = capture("--out", tmp_path / "out", *QUICK, "--job", port, "--py-spy", tmp_path / "none", "--json")
-    assert done.returncode == 0
+    assert done.returncode == 2
+    assert "no stack of any process was taken" in done.stderr
     (one,) = json.loads(done.stdout)["jobs"]
     assert one["failed"][0]["step"] == "stacks"
     assert one["num_logs"] == 2

@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code: 0 captured; 2 usage, or the disk is full; 3 no training process found; 130 stopped (what is there stays, marked as partial)."""
+    """Exit code: 0 captured; 2 usage, the disk is full, or no stack could be taken; 3 no training process found; 130 stopped (what is there stays, marked as partial)."""
     from apps.names import host_name
     from collectors._capture.run import NothingFound, Options, capture
     from rca import __version__
@@ -75,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         for one in captured:
             _print(one)
-    return 2 if any(one["is_partial"] for one in captured) else 0
+    blind = [one for one in captured if args.rounds and not one["num_dumps"]]
+    for one in blind:  # the rest was taken, but who counts on stacks must hear that there are none
+        complain(f"{one['folder']}: no stack of any process was taken; the reasons stand in its rca-bundle.json")
+    return 2 if blind or any(one["is_partial"] for one in captured) else 0
 
 
 def _asked(text: str) -> Asked:
