@@ -87,7 +87,8 @@ def condition(judgement: Judgement) -> str:
     """The second line: how large the job is, in which state, and when the fault first shows."""
     verdict, roster = judgement.verdict, judgement.roster
     size = roster.world_size if roster.world_size is not None else len(roster.everyone)
-    parts = [f"Job of {size} rank{'' if size == 1 else 's'}" if size else "Job of unknown size", _state(judgement)]
+    least = "" if roster.world_size is not None else "at least "  # of whom nothing was seen, nothing here tells
+    parts = [f"Job of {least}{size} rank{'' if size == 1 else 's'}" if size else "Job of unknown size", _state(judgement)]
     if verdict.cause != "healthy" and (verdict.failed_at is not None or verdict.step is not None):
         what = "told to stop at" if CAUSES[verdict.cause].attribution == "planned" else "first failing at"
         moment = [_moment(verdict.failed_at)] if verdict.failed_at is not None else []

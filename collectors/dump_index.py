@@ -28,6 +28,7 @@ EMITS = ("dump_index", "ranks")
 MAX_ENTRIES = 1_000_000
 SNIFF_BYTES = 8192
 _FIRST_AT, _LAST_AT = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+_MOST_CPU_S: Final = 1e10  # a thread that ran for three centuries is a wrong number
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FRACTION_OF_SECOND: Final = {"_ns": 10**9, "_us": 10**6, "_ms": 10**3}
 
@@ -45,6 +46,8 @@ _NAMES: Final = {
     "format": ("format", "fmt"),
     "rc": ("rc", "returncode", "return_code", "exit_code", "exitcode"),
     "error": ("err", "error", "stderr", "message"),
+    "switches": ("voluntary_switches", "voluntary_ctxt_switches"),
+    "cpu_s": ("cpu_s",),
 }
 _OBJECT: Final = re.compile(rb"^\s*\[\s*(\{[^{}\[\]]{0,7000}\})", re.DOTALL)
 _KEY: Final = re.compile(rb'"(\w{1,40})"\s*:')
@@ -116,7 +119,20 @@ def _row(index: int, element: dict[str, object]) -> dict[str, object] | None:
         "sampled_at": _instant(element),
         "format": _text(element, "format"),
         "dump_status": dump_status(error or "") if failed else "ok",
+        "num_switches": _count(whole_number(_value(element, "switches"))),
+        "cpu_s": _seconds(_value(element, "cpu_s")),
     }
+
+
+def _count(value: int | None) -> int | None:
+    return value if value is not None and value >= 0 else None
+
+
+def _seconds(value: object) -> float | None:
+    """A CPU time, where it can be one."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < _MOST_CPU_S else None
 
 
 def _instant(element: dict[str, object]) -> datetime | None:

@@ -200,6 +200,8 @@ _ALL: Final = (
         Column("sampled_at", INSTANT, "when it was taken"),
         Column("format", TEXT, "json or txt"),
         Column("dump_status", TEXT, "ok, or the kind of failure: " + ", ".join(DUMP_STATUS[1:])),
+        Column("num_switches", INT, "times its main thread had gone to wait (voluntary context switches) just before; null = not noted"),
+        Column("cpu_s", FLOAT, "CPU time of its main thread until then, s; null = not noted"),
     ),
     _table(
         "groups",

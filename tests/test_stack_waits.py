@@ -73,6 +73,25 @@ def _captured(folder: Path, ranks: Mapping[int, Sequence[At]], *, native: int | 
     return folder
 
 
+GAP_S = 2.0  # between two rounds
+
+
+def _counted(folder: Path, ranks: Mapping[int, Sequence[At]], per_round: Mapping[int, tuple[int, float]], gap_s: float = GAP_S) -> Path:
+    """The same with the index of `rca capture`: by rank, how many switches and CPU seconds its main thread gains from round to round."""
+    _captured(folder, ranks)
+    rows = [
+        {
+            "round": number, "rank": rank, "host": "host-a", "role": "main", "pid": 100 + rank, "format": "json", "rc": 0, "err": "",
+            "t_ns": 1_700_000_000_000_000_000 + int(number * gap_s * 1e9), "voluntary_switches": 50 + number * per_round[rank][0],
+            "involuntary_switches": 0, "cpu_s": 9 + number * per_round[rank][1],
+        }
+        for rank, samples in ranks.items()
+        for number in range(len(samples))
+    ]  # fmt: skip
+    (folder / "stacks" / "index.json").write_text(json.dumps(rows))
+    return folder
+
+
 def _peers(at: At, bad: At, size: int = 4) -> dict[int, list[At]]:
     return {rank: [bad if rank == 1 else at] * 3 for rank in range(size)}
 
@@ -158,3 +177,97 @@ def test_a_dump_of_another_place_sharpens_nothing(tmp_path: Path) -> None:
         text = _native(100 + rank, WORK_WAIT).replace("sync.py:10", "sync.py:12")
         (folder / "stacks" / "round_2" / f"rank_{rank}.main.native.txt").write_text(text)
     assert _verdict(folder)["first_failing"]["ranks"] == []
+
+
+# What the kernel counts of a main thread from round to round, the two switches of the dump included.
+BLOCKED, POLLS, STEPS, BURNS = (2, 1e-4), (2002, 0.05), (8, 0.02), (3, 1.9)
+
+
+def _signs(said: Mapping[str, Any]) -> set[str]:
+    return {finding["sign"] for finding in said["findings"]}
+
+
+@pytest.mark.parametrize("peers", [BARRIER, BACKWARD])
+@pytest.mark.parametrize(("peer", "bad"), [(BLOCKED, BLOCKED), (POLLS, BLOCKED), (BLOCKED, BURNS), (BLOCKED, POLLS)])
+def test_peers_that_did_not_leave_their_wait_hang(peer: tuple[int, float], bad: tuple[int, float], peers: At, tmp_path: Path) -> None:
+    counts = dict.fromkeys(range(4), peer) | {1: bad}
+    said = call("diagnose", _counted(tmp_path, _peers(peers, LOCK), counts), "--json").doc
+    assert (said["verdict"]["first_failing"]["ranks"], said["verdict"]["cause"]) == ([1], "code_hang")
+    assert "job_hangs" in _signs(said)
+
+
+@pytest.mark.parametrize(("peers", "size"), [(BARRIER, 4), (BACKWARD, 4), (BACKWARD, 2)])
+def test_peers_that_come_back_to_their_wait_wait_for_a_slow_rank(peers: At, size: int, tmp_path: Path) -> None:
+    said = call("diagnose", _counted(tmp_path, _peers(peers, LOCK, size), dict.fromkeys(range(size), STEPS)), "--json").doc
+    assert (said["verdict"]["first_failing"]["ranks"], said["verdict"]["cause"]) == ([1], "slow_rank")
+    assert _signs(said) >= {"job_runs", "always_awaited"}
+    assert not _signs(said) & {"job_hangs", "in_user_code", "apart_from_peers"}
+
+
+def test_a_loader_that_everybody_comes_back_to_wait_for_is_slow_with_data(tmp_path: Path) -> None:
+    said = _verdict(_counted(tmp_path, _peers(BARRIER, READS), dict.fromkeys(range(4), STEPS)))
+    assert (said["first_failing"]["ranks"], said["cause"]) == ([1], "data_stall")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param(_one(1, [LOCK, BARRIER, LOCK], BARRIER), id="it waits too for once"),
+        pytest.param(_one(1, [LOCK, QUEUE, LOCK], BARRIER), id="it gets on"),
+        pytest.param({r: [LOCK if r == 1 else BARRIER] * 2 for r in range(4)}, id="twice is an ordinary moment"),
+        pytest.param({**_peers(BARRIER, LOCK), 2: [QUEUE] * 3}, id="two do not wait"),
+        pytest.param(_peers(WORK_WAIT, LOCK), id="whether the others wait is not told"),
+    ],
+)
+def test_nobody_is_slow_where_it_may_be_a_moment_of_a_running_job(ranks: Mapping[int, Sequence[At]], tmp_path: Path) -> None:
+    said = call("diagnose", _counted(tmp_path, ranks, dict.fromkeys(range(4), STEPS)), "--json").doc
+    assert said["verdict"]["first_failing"]["ranks"] == []
+    assert "job_hangs" not in _signs(said)
+
+
+@pytest.mark.parametrize(("gap_s", "stands"), [(2.0, False), (20.0, True)])
+def test_ranks_on_one_line_where_none_waits_for_another_stand_still_only_after_long(gap_s: float, stands: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter of the test
+    said = call(
+        "diagnose", _counted(tmp_path, {r: [WORK_WAIT] * 2 for r in range(3)}, dict.fromkeys(range(3), BLOCKED), gap_s), "--json"
+    ).doc
+    assert ("job_hangs" in _signs(said)) is stands
+    assert said["verdict"]["first_failing"]["ranks"] == []
+
+
+def test_steps_that_logs_tell_of_meanwhile_are_motion(tmp_path: Path) -> None:
+    folder = _counted(tmp_path / "a", _peers(BARRIER, LOCK), dict.fromkeys(range(4), BLOCKED))
+    plain = [
+        {k: v for k, v in row.items() if k not in ("voluntary_switches", "cpu_s")}
+        for row in json.loads((folder / "stacks/index.json").read_text())
+    ]
+    (folder / "stacks" / "index.json").write_text(json.dumps(plain))
+    assert _verdict(folder)["cause"] == "code_hang"
+    lines = [f"2023-11-14 22:13:{20 + second}+00:00 [rank0] step {step} loss 2.5\n" for step, second in ((7, 1), (8, 2), (9, 3))]
+    (folder / "rank_0.log").write_text("".join(lines))
+    said = call("diagnose", folder, "--json").doc
+    assert "job_runs" in _signs(said)
+    assert said["verdict"]["cause"] != "code_hang"
+
+
+@pytest.mark.parametrize(
+    ("peer", "bad", "cause"), [(BARRIER, LOCK, "code_hang"), (BACKWARD, LOCK, "code_hang"), (BARRIER, READS, "data_stall")]
+)
+def test_of_two_ranks_the_one_that_the_other_waits_for_is_named_less_firmly(peer: At, bad: At, cause: str, tmp_path: Path) -> None:
+    two, four = (_verdict(_captured(tmp_path / str(size), _peers(peer, bad, size))) for size in (2, 4))
+    assert (two["first_failing"]["ranks"], two["cause"]) == ([1], cause)
+    assert two["first_failing"]["probability"] <= four["first_failing"]["probability"]
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param({0: [BARRIER] * 3, 1: [BARRIER] * 3}, id="both wait"),
+        pytest.param({0: [BARRIER] * 3, 1: [BACKWARD] * 3}, id="the other may wait too"),
+        pytest.param({0: [BARRIER] * 3, 1: [DEVICE] * 3}, id="or for its device"),
+        pytest.param({0: [LOCK] * 3, 1: [QUEUE] * 3}, id="neither waits for the other"),
+        pytest.param({0: [BARRIER], 1: [LOCK]}, id="seen once"),
+        pytest.param({0: [BARRIER] * 3, 1: [LOCK, QUEUE, LOCK]}, id="it gets on"),
+    ],
+)
+def test_of_two_ranks_nobody_is_accused_where_either_may_wait(ranks: Mapping[int, Sequence[At]], tmp_path: Path) -> None:
+    assert _verdict(_captured(tmp_path, ranks))["first_failing"]["ranks"] == []

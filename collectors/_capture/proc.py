@@ -11,6 +11,7 @@ __all__ = [
     "TICKS",
     "Process",
     "all_processes",
+    "effort",
     "is_same",
     "is_stopped",
     "read_process",
@@ -124,6 +125,22 @@ def states(pid: int) -> str:
 def is_stopped(pid: int) -> bool:
     """Whether a thread stands still by a signal (T) or under a tracer (t)."""
     return not {"T", "t"}.isdisjoint(states(pid))
+
+
+def effort(pid: int) -> dict[str, int | float]:
+    """What the main thread has done since it began: switches (voluntary: it went to wait; involuntary: it was pushed off) and CPU time in s.
+
+    Only what the kernel tells; the CPU time from its scheduler in nanoseconds where that keeps it, else in clock ticks.
+    """
+    home = PROC / str(pid) / "task" / str(pid)
+    lines = (line.split() for line in (read_text(home / "status") or "").splitlines() if "ctxt_switches:" in line)
+    told: dict[str, int | float] = {name.removesuffix("_ctxt_switches:") + "_switches": int(count) for name, count in lines}
+    told = {name.replace("nonvoluntary", "involuntary"): count for name, count in told.items()}
+    if on_cpu := (read_text(home / "schedstat") or "").split():
+        told["cpu_s"] = int(on_cpu[0]) / 1e9
+    elif stat := read_text(home / "stat"):
+        told["cpu_s"] = sum(map(int, stat.rpartition(")")[2].split()[11:13])) / TICKS
+    return told
 
 
 def stop_is_due(pid: int) -> bool:

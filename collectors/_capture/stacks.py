@@ -22,7 +22,7 @@ from typing import Any
 from collectors._capture.files import Folder, reason
 from collectors._capture.find import Member
 from collectors._capture.guard import Guard, let_go
-from collectors._capture.proc import is_same, is_stopped, states, tracer
+from collectors._capture.proc import effort, is_same, is_stopped, states, tracer
 from collectors._capture.state import safe_command
 
 __all__ = ["PySpy", "Stacks", "find_py_spy", "place_of"]
@@ -119,7 +119,7 @@ class Stacks:
         was_stopped = is_stopped(pid)
         is_gentle = was_stopped or tracer(pid) != 0 or _waits_uninterruptibly(pid)
         row: dict[str, Any] = {"round": number, "rank": member.rank, "host": self.folder.host, "role": member.role, "pid": pid}
-        row |= {"t_ns": time.time_ns(), "format": form}
+        row |= {"t_ns": time.time_ns(), "format": form} | effort(pid)  # before py-spy, whose stop makes the thread switch too
         if is_gentle:
             row["nonblocking"] = True
         options = ["--json"] if form == "json" else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import polars as pl
 
@@ -17,15 +18,18 @@ __all__ = [
     "Loop",
     "Motion",
     "View",
+    "awaits",
     "call_paths",
     "cite_view",
     "in_loop",
     "loop_of",
     "main_views",
     "movement",
+    "ran_between",
     "seen",
     "shared",
     "stands_still",
+    "steps_meanwhile",
     "turns",
 ]
 
@@ -37,6 +41,13 @@ BACKWARD = frozenset({"torch/autograd/graph:_engine_run_backward", "torch/autogr
 UNTOLD = "unknown"  # wait kind of a Python stack whose innermost call is C code: a lock, a sleep and `work.wait()` have no frame
 MOVING_SHARE = 0.5  # of the ranks seen twice: a hung job has at most its culprit and failing ranks change
 MAX_PATTERNS = 200  # distinct stacks compared in pairs
+# What the kernel counted of a main thread. One in gloo's wait does not switch at all (torch 2.13); what a dump itself adds is taken off.
+DUMP_SWITCHES, DUMP_CPU_S = 2, 1e-4  # of one py-spy dump: measured 2 switches (once 3) and 20-50 us
+MIN_STEPS = 2  # that end between the first sample and the last: of one, a rank may tell late
+MIN_SWITCHES, MIN_CPU_S = 1, 5e-4  # beyond those of the dumps: it left its wait, made a step (1 ms or more of Python) and began another
+# CPU time per switch. Who sleeps, looks and sleeps again spends 20-70 us (in C or Python); a step between two waits took 300 us at the least.
+POLL_CPU_S = 1.5e-4
+BUSY_SHARE = 0.5  # of the time on the processor: it computes, or waits spinning as CUDA does; its switches do not tell which
 SEQUENCES = 3  # ranks whose calls are followed in order
 
 
@@ -60,6 +71,9 @@ class View:
     dump_status: str
     evidence_id: str
     record: str
+    at: datetime | None = None  # when it was taken, where told
+    num_switches: int | None = None  # times the thread had gone to wait until then; null = not noted
+    cpu_s: float | None = None  # on the processor until then
 
 
 def main_views(case: Tables) -> dict[int, list[View]]:
@@ -81,7 +95,14 @@ def main_views(case: Tables) -> dict[int, list[View]]:
         pl.col("evidence_id"),
         pl.col("record"),
     ]
-    rows = stacks.sort("rank", "sample", *order, nulls_last=True).join(frames, on="stack_id", how="left", maintain_order="left").collect()
+    key = ["rank", "pid", "sample"]
+    noted = case.table("dump_index").sort("sampled_at", "record").select(*key, "num_switches", "cpu_s", noted_at="sampled_at")
+    rows = (
+        stacks.sort("rank", "sample", *order, nulls_last=True)
+        .join(frames, on="stack_id", how="left", maintain_order="left")
+        .join(noted.unique(key, keep="first", maintain_order=True), on=key, how="left", maintain_order="left")
+        .collect()
+    )
     found: dict[int, list[View]] = defaultdict(list)
     for r in rows.iter_rows(named=True):
         found[r["rank"]].append(
@@ -89,6 +110,7 @@ def main_views(case: Tables) -> dict[int, list[View]]:
                 r["rank"], r["sample"] or 0, r["host"], r["pid"], tuple(r["frames"] or ()), r["stack_id"], r["leaf"],
                 tuple(r["shown"] or (r["frames"] or ())[:3]), r["activity"] or "unknown",
                 r["wait_kind"] or "unknown", r["lines"] or "", r["is_active"], r["owns_gil"], r["dump_status"] or "ok", r["evidence_id"], r["record"],
+                r["noted_at"] or r["sampled_at"], r["num_switches"], r["cpu_s"],
             )
         )  # fmt: skip
     return {rank: _sharpened(views) for rank, views in found.items()}
@@ -138,7 +160,8 @@ class Motion:
     still: tuple[int, ...]  # ranks whose stack did not change
     left: tuple[int, ...]  # ranks that left the training loop on the way: a call of theirs failed, or they are done
     once: tuple[int, ...]  # ranks seen once only, or not at all in the last sample
-    ran: tuple[int, ...] = ()  # of the still ones: where others are awaited, and yet on the processor in some samples and off it in others
+    ran: tuple[int, ...] = ()  # of the still ones: ran between the samples, or may have, so that they may have come back to their place
+    returned: tuple[int, ...] = ()  # of those: their place is a wait for others, and the kernel counted that they left it and came back
 
     @property
     def is_known(self) -> bool:
@@ -147,18 +170,19 @@ class Motion:
 
     @property
     def job_moves(self) -> bool:
-        """At least half of the ranks seen twice changed inside their loop."""
+        """At least half of the ranks seen twice changed inside their loop, or came back to their wait for others."""
         twice = len(self.moved) + len(self.still) + len(self.left)
-        return bool(twice) and len(self.moved) >= MOVING_SHARE * twice
+        return bool(twice) and len(self.moved) + len(self.returned) >= MOVING_SHARE * twice
 
 
 def movement(views: Mapping[int, Sequence[View]], loop: Loop) -> Motion:
     """Compare each rank's samples: same frames and line numbers = still; other frames in the same loop = moved.
 
     A rank seen inside the loop and outside has left it, in whichever order the samples are known. A wait that is over and begun anew looks
-    still too; but whoever waits on does not get on the processor now and then.
+    still too; but whoever waits on does not get on the processor now and then. The kernel counts that; without its counts, a main thread
+    that was on the processor in some samples and off it in others shows it.
     """
-    moved, still, left, once, ran = [], [], [], [], []
+    moved, still, left, once, ran, returned = [], [], [], [], [], []
     for rank, all_views in sorted(views.items()):
         shown = seen(all_views)
         inside = {in_loop(v, loop) for v in shown}
@@ -166,13 +190,40 @@ def movement(views: Mapping[int, Sequence[View]], loop: Loop) -> Motion:
             once.append(rank)
         elif all((v.stack_id, v.lines) == (shown[0].stack_id, shown[0].lines) for v in shown[1:]):
             still.append(rank)
-            if {v.is_active for v in shown} >= {True, False} and (shown[0].wait_kind in WAITS_FOR_OTHERS or shown[0].leaf in BACKWARD):
+            counted = ran_between(shown)
+            if counted or (counted is None and awaits(shown[0]) and {v.is_active for v in shown} >= {True, False}):
                 ran.append(rank)
+            if counted and awaits(shown[0]):
+                returned.append(rank)
         elif loop and len(inside) > 1:
             left.append(rank)
         else:
             moved.append(rank)
-    return Motion(tuple(moved), tuple(still), tuple(left), tuple(once), tuple(ran))
+    return Motion(tuple(moved), tuple(still), tuple(left), tuple(once), tuple(ran), tuple(returned))
+
+
+def awaits(view: View) -> bool:
+    """Whether the place is one where others are awaited: inside a call that says so, or where the backward pass waits for their gradients."""
+    return view.wait_kind in WAITS_FOR_OTHERS or view.leaf in BACKWARD
+
+
+def ran_between(views: Sequence[View]) -> bool | None:
+    """Whether a thread seen in one place worked between the samples, by what the kernel counted; None = not counted, or it spins.
+
+    False: it slept on, or woke only to look and sleep again.
+    """
+    shown = [v for v in seen(views) if v.num_switches is not None and v.cpu_s is not None and v.at is not None]
+    if len(shown) < 2:
+        return None
+    first, last = shown[0], shown[-1]
+    if first.num_switches is None or last.num_switches is None or first.cpu_s is None or last.cpu_s is None or first.pid != last.pid:
+        return None
+    num_dumps = len(seen(views)) - 1
+    switches = last.num_switches - first.num_switches - DUMP_SWITCHES * num_dumps
+    cpu_s = last.cpu_s - first.cpu_s - DUMP_CPU_S * num_dumps
+    if first.at is None or last.at is None or cpu_s > BUSY_SHARE * (last.at - first.at).total_seconds():
+        return None
+    return switches >= MIN_SWITCHES and cpu_s > max(MIN_CPU_S, POLL_CPU_S * switches)
 
 
 def loop_of(case: Tables, views: Mapping[int, Sequence[View]]) -> Loop:
@@ -253,11 +304,32 @@ def in_loop(view: View, loop: Loop) -> bool:
     return tuple(reversed(view.frames))[: len(loop)] == loop
 
 
+def steps_meanwhile(case: Tables, views: Mapping[int, Sequence[View]]) -> tuple[Cite, ...]:
+    """The first and last step that logs or timings tell of between the first sample and the last; () = they tell of none, or of one only.
+
+    The instants are those of the hosts: a log of a host whose clock is off by more than the samples last counts for nothing, or by mistake.
+    """
+    taken = [v.at for all_views in views.values() for v in all_views if v.at is not None]
+    if not taken:
+        return ()
+    ends = (("progress", pl.col("ended_at")), ("steps", pl.col("started_at")))
+    for table, at in ends:
+        rows = case.table(table).select("evidence_id", "record", "rank", "step", at=at).drop_nulls(["step", "at"])
+        rows = rows.filter((pl.col("at") > min(taken)) & (pl.col("at") < max(taken))).sort("at", "step", "evidence_id", "record")
+        found = rows.unique("step", keep="first", maintain_order=True).collect()
+        if found.height >= MIN_STEPS:
+            return tuple(
+                Cite(table, r["evidence_id"], "", r["record"], f"step {r['step']} at {r['at']:%H:%M:%S} UTC")
+                for r in (found.row(0, named=True), found.row(-1, named=True))
+            )
+    return ()
+
+
 def stands_still(views: Sequence[View]) -> bool:
-    """Whether two samples or more show the thread in one place, off the processor and without the interpreter lock."""
+    """Whether two samples or more show the thread in one place, off the processor and without the interpreter lock, and not between whiles."""
     shown = seen(views)
     same = all((v.stack_id, v.lines) == (shown[0].stack_id, shown[0].lines) for v in shown)
-    return len(shown) > 1 and same and all(v.is_active is False and v.owns_gil is not True for v in shown)
+    return len(shown) > 1 and same and all(v.is_active is False and v.owns_gil is not True for v in shown) and not ran_between(views)
 
 
 def cite_view(view: View) -> Cite:

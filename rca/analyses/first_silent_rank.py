@@ -25,7 +25,7 @@ from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("dumps", "collectives")
-USES = ("group_status", "memberships", "ranks", "stacks", "stack_frames")
+USES = ("group_status", "memberships", "ranks", "stacks", "stack_frames", "dump_index")
 
 SIGNS = {
     "never_joined": Sign(

@@ -1,7 +1,9 @@
 """Did the job still move when it was captured, and at its usual pace?
 
 1. Compare each rank's main thread between samples: changed inside the training loop = moved, unchanged = still. At least half moved: the
-   job runs. None moved, all waiting: it hangs.
+   job runs. A wait that ended and began anew looks unchanged: so a job runs as well where the kernel counted, between the samples, that at
+   least half of the ranks left their wait for others and came back to it, or where logs or timings tell of steps meanwhile. None moved, and
+   some wait for others: it hangs. Where nobody is seen waiting for another, a short look at ranks in one place shows no hang.
 2. The pace is the time between collectives of the group with the most ranks, as the recorder has them. A lasting slow-down (the later half
    against the earlier, both steady) is a finding even though the job moves.
 3. A job that ended well was not captured for a hang: that it moved tells nothing of its speed or its numbers, so this question stays open. So it
@@ -13,26 +15,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
 import polars as pl
 
-from rca.analyses._stack_views import Motion, View, cite_view, loop_of, main_views, movement, seen
+from rca.analyses._stack_views import Motion, View, awaits, cite_view, loop_of, main_views, movement, seen, steps_meanwhile
 from rca.analyses._step_times import step_rows
 from rca.analyses._time_units import PARTS, odd_times
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("stacks",)
-USES = ("stack_frames", "collectives", "log_events", "steps", "memberships", "ranks")
+USES = ("stack_frames", "collectives", "log_events", "steps", "memberships", "ranks", "progress", "dump_index")
 SIGNS = {
     "job_hangs": Sign("motion", ()),
+    "job_runs": Sign("motion", ()),
     "pace_dropped": Sign("pace", ("slow_rank", "data_stall", "network_fault", "unknown")),
 }
 
+LONG_LOOK_S = 10.0  # the same place for so long, where nobody is seen to wait for another: steps are shorter
+FEW_SAMPLES = 2
 SLOWER = 1.3  # later pace over earlier: below that is the noise of a shared file system or an evaluation
 STEADY = 1.25  # spread (90th over 10th percentile) within each part; a drift or a saw-tooth is no step
 MIN_STEPS = 4  # intervals on each side of the break
@@ -50,12 +55,22 @@ def analyse(case: Tables) -> Sequence[Finding]:
             return found
         raise NotEnoughEvidence("no rank has two stack dumps: take at least two rounds, some seconds apart")
     expected = _expected_ranks(case)
+    steps = () if len(motion.moved) >= len(motion.still) else steps_meanwhile(case, views)
+    if not found and (steps or (motion.job_moves and motion.returned)):
+        return [_runs(motion, views, steps)]
     if not motion.job_moves and motion.ran:
         if found:
             return found
         raise NotEnoughEvidence(
             f"every rank was seen in one place, but {len(motion.ran)} of them ran there between whiles, so the job may have come back to it: "
             "take more rounds of stacks"
+        )
+    if not motion.job_moves and _is_a_moment(motion, views):
+        if found:
+            return found
+        raise NotEnoughEvidence(
+            "the ranks were seen in one place, but none of them in a wait for others, and not for long: a step in progress looks the same. "
+            f"Take more rounds of stacks, over more than {LONG_LOOK_S:.0f} s"
         )
     if not motion.job_moves:
         return [*found, _still(motion, views)]
@@ -110,6 +125,30 @@ def _timed(case: Tables) -> set[int]:
 def _ended_well(case: Tables) -> set[int]:
     rows = case.table("log_events").filter(pl.col("signature") == "worker_finished")
     return set(rows.select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list())
+
+
+def _is_a_moment(motion: Motion, views: Mapping[int, Sequence[View]]) -> bool:
+    """Whether ranks in one place may be in the midst of a step: nobody is seen to wait for others, and they were not watched for long."""
+    last = [seen(views[rank])[-1] for rank in motion.still]
+    if motion.left or any(awaits(v) or v.wait_kind == "cuda_sync" for v in last):
+        return False
+    taken = [v.at for rank in motion.still for v in seen(views[rank]) if v.at is not None]
+    is_long = bool(taken) and (max(taken) - min(taken)).total_seconds() >= LONG_LOOK_S
+    few = max(len(seen(views[rank])) for rank in motion.still) <= FEW_SAMPLES
+    return not is_long and (few or len({(v.stack_id, v.lines) for v in last}) == 1)
+
+
+def _runs(motion: Motion, views: Mapping[int, Sequence[View]], steps: tuple[Cite, ...]) -> Finding:
+    twice = len(motion.still) + len(motion.moved) + len(motion.left)
+    if steps:
+        says = f"the job runs: {steps[0].text} to {steps[-1].text} were told while the stacks were taken"
+    else:
+        says = f"the job runs: {len(motion.returned)} of {twice} ranks left their wait for others and came back to it between the samples"
+    cites = steps or tuple(cite_view(seen(views[rank])[-1]) for rank in motion.returned[:3])
+    return Finding(
+        "job_motion", "job_runs", says, scope="job",
+        numbers={"still": len(motion.still), "moved": len(motion.moved), "returned": len(motion.returned)}, cites=cites,
+    )  # fmt: skip
 
 
 def _still(motion: Motion, views: dict[int, list[View]]) -> Finding:

@@ -36,7 +36,7 @@ from rca.types import Finding, Sign, Tables
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("dumps", "collectives", "stacks")
-USES = ("group_status", "memberships", "stack_frames")
+USES = ("group_status", "memberships", "stack_frames", "dump_index")
 SIGNS = {"went_past": Sign("mismatch", ("collective_mismatch", "unknown"))}
 
 MIN_ORDERS = 2  # times that the peers show the one part following the other

@@ -8,15 +8,20 @@
    `work.wait()` has no frame of its own. So ranks that stand still off the processor in one place in every sample wait as well, when they are
    most of all ranks (backward pass, device) or nearly all (a line of their own code). Against these one rank at most is accused, and none
    that may itself be waiting so. A lone rank in the backward pass, while its peers are inside collectives, is an exception like any other.
-4. A failed dump is evidence too: a process that cannot be suspended sits in the kernel, one that is gone has died.
-5. Nothing when the job moves, when too few ranks were seen, or when so many stand apart that the waiting ones are not the rule.
+4. In a job that runs, ranks that come back to their wait for others between the samples wait again and again. If all but one do, in every
+   sample, and that one is in a place of its own in every sample, it is the slow one. Of two ranks too.
+5. A failed dump is evidence too: a process that cannot be suspended sits in the kernel, one that is gone has died.
+6. Nothing else when the job moves, when too few ranks were seen, or when so many stand apart that the waiting ones are not the rule. In a
+   job of two, the one that waits in a call or its backward pass is the rule for the other.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
@@ -25,7 +30,9 @@ from rca.analyses._stack_views import (
     UNTOLD,
     WAITS_FOR_OTHERS,
     Loop,
+    Motion,
     View,
+    awaits,
     cite_view,
     in_loop,
     loop_of,
@@ -33,22 +40,31 @@ from rca.analyses._stack_views import (
     movement,
     seen,
     stands_still,
+    steps_meanwhile,
 )
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("stacks", "stack_frames")
-USES = ("ranks", "collectives")
+USES = ("ranks", "collectives", "memberships", "dump_index", "steps", "progress")
+SOCKETS: Final = re.compile(r"(http|urllib3?|requests|httpx|httpcore|aiohttp|ssl|redis|websocket\w*|paramiko)\b|socket:")
+STORES: Final = re.compile(  # libraries that read objects and files over the network: there a silent peer is storage
+    r"(fsspec|gcsfs|s3fs|adlfs|boto3|botocore|s3transfer|minio|oss2|smart_open|h5py|pyarrow|zarr|tensorstore|webdataset|huggingface_hub|datasets|"
+    r"google/cloud/storage|google/resumable_media|azure|torch/serialization|torch/distributed/checkpoint|safetensors)\b"
+)
 SIGNS = {
     "in_dataloader": Sign("stack", ("data_stall", "storage_stall", "code_hang")),
     "in_checkpoint": Sign("stack", ("storage_stall", "code_hang")),
     "in_io": Sign("stack", ("storage_stall", "data_stall", "code_hang")),
+    "in_service": Sign("stack", ("unknown", "code_hang", "storage_stall", "data_stall")),
     "holds_gil": Sign("stack", ("code_hang",)),
     "in_user_code": Sign("stack", ("code_hang", "slow_rank")),
     "apart_from_peers": Sign("stack", ("code_hang", "slow_rank")),
     "in_backward": Sign("stack", ("gpu_fault", "code_hang", "collective_mismatch", "nvlink_fault")),
     "in_device_sync": Sign("stack", ("gpu_fault", "code_hang", "nvlink_fault")),
     "cannot_be_suspended": Sign("stack", ("storage_stall", "host_fault")),
+    "always_awaited": Sign("stack", ("slow_rank", "unknown")),
+    "loader_always_awaited": Sign("stack", ("data_stall", "storage_stall", "unknown")),
     "process_gone": Sign("stack", ("process_killed", "user_exception", "host_out_of_memory")),
 }
 
@@ -56,6 +72,8 @@ WAITING_SHARE = 0.5  # of the ranks seen must wait for others, or there is no ru
 MOST, NEARLY_ALL = 0.5, 0.75  # more than, or at least, this share in one place: a wait for others that no frame names
 MAX_OUTLIER_SHARE = 0.25
 MIN_SEEN = 3
+PAIR = 2  # ranks of the smallest job in which one can wait for another
+MIN_SAMPLES = 3  # in which a rank is awaited, in a job that runs: twice is an ordinary moment
 CLUSTER_FROM = 16  # distinct patterns; below, exact groups are as readable and need no scikit-learn
 NEAR = 0.2  # distance under which two patterns are one: they differ in a frame or two away from the leaf
 LEAF_WEIGHT = 0.8  # each frame weighs this much of the one it called
@@ -70,13 +88,15 @@ def analyse(case: Tables) -> Sequence[Finding]:
     motion = movement(views, loop)
     if not views:
         raise NotEnoughEvidence("no stack dump has a rank: nothing says whose stacks they are")
-    if motion.job_moves:
-        return ()
+    steps = steps_meanwhile(case, views)
+    if motion.job_moves or steps:
+        return _awaited_again(views, loop, motion, has_steps=bool(steps))
     last = _last_inside(views, loop)
     failed = _failed(views)
-    if len(last) + len(failed) < MIN_SEEN:
+    is_pair = len(last) == PAIR and not failed and len(_known_ranks(case) | set(views)) == PAIR
+    if len(last) + len(failed) < MIN_SEEN and not is_pair:
         raise NotEnoughEvidence(f"stacks of {len(last)} ranks only; at least {MIN_SEEN} are needed to tell an exception from the rule")
-    waits = _waits(views, last, len(last) + len(failed))
+    waits = _waits_of_pair(views, last) if is_pair else _waits(views, last, len(last) + len(failed))
     outliers: dict[str, list[View]] = defaultdict(list)
     for rank, view in last.items():
         if rank not in waits.ranks and not waits.may_hold(view) and _stays(views[rank], view):
@@ -102,6 +122,7 @@ class _Waits:
     ranks: tuple[int, ...]
     kind: str  # "call" they are inside of, "backward", "device", or a "place" of their own code
     stack_id: str | None = None  # of that place
+    is_pair: bool = False  # one of two ranks waits: which is the rule and which the exception their number does not tell
 
     @property
     def is_told(self) -> bool:
@@ -129,6 +150,45 @@ def _waits(views: Mapping[int, Sequence[View]], last: Mapping[int, View], count:
     if len(ranks) >= MIN_SEEN - 1 and needed:
         return _Waits(tuple(ranks), kind, stack_id)
     raise NotEnoughEvidence(f"only {len(inside)} of {count} ranks wait for others: their stacks show no common hang")
+
+
+def _waits_of_pair(views: Mapping[int, Sequence[View]], last: Mapping[int, View]) -> _Waits:
+    """Of two ranks: the one that stands in a wait for the other, which may not be in such a wait itself."""
+    waiting = tuple(rank for rank, view in last.items() if awaits(view) and all(awaits(v) for v in seen(views[rank])))
+    rest = [view for rank, view in last.items() if rank not in waiting]
+    if len(waiting) != 1 or len(seen(views[waiting[0]])) < PAIR or _hidden_wait(rest[0]) in ("backward", "device"):
+        raise NotEnoughEvidence("of the two ranks, not one waits for the other, as far as their stacks show")
+    return _Waits(waiting, "call" if last[waiting[0]].wait_kind in WAITS_FOR_OTHERS else "backward", is_pair=True)
+
+
+def _known_ranks(case: Tables) -> set[int]:
+    """Ranks that any map or group names."""
+    tables = (case.table(name).select(pl.col("rank").drop_nulls()) for name in ("ranks", "memberships"))
+    return set(pl.concat(tables).unique().collect()["rank"].to_list())
+
+
+def _awaited_again(views: Mapping[int, Sequence[View]], loop: Loop, motion: Motion, *, has_steps: bool) -> list[Finding]:
+    """Step 4."""
+    shown = {rank: seen(all_views) for rank, all_views in views.items()}
+    if len(shown) < PAIR or any(len(each) < MIN_SAMPLES for each in shown.values()):
+        return []
+    waiting = {rank for rank, each in shown.items() if all(awaits(v) and v.is_active is not True for v in each)}
+    rest = sorted(shown.keys() - waiting)
+    if len(rest) != 1 or not (has_steps or waiting <= {*motion.moved, *motion.returned}):
+        return []
+    own = shown[rest[0]]
+    is_loader = all(v.activity == "dataloader" for v in own)
+    if any(awaits(v) or not in_loop(v, loop) for v in own) or not (is_loader or len({v.stack_id for v in own}) == 1):
+        return []
+    sign = "loader_always_awaited" if is_loader else "always_awaited"
+    doing = "in its data loader" if is_loader else f"in {own[-1].leaf}"
+    says = f"rank {rest[0]} is {doing} in every sample, while everybody else waits for it, again and again: the job runs, and waits for this rank"
+    hosts = tuple(sorted({v.host for v in own if v.host}))
+    numbers = {"waiting": len(waiting), "leaf": own[-1].leaf}
+    cites = tuple(cite_view(v) for v in (own[-1], *(shown[rank][-1] for rank in sorted(waiting)[: MAX_CITES - 1])))
+    return [
+        Finding("stack_clusters", sign, says, ranks=(rest[0],), hosts=hosts, explains=tuple(sorted(waiting)), numbers=numbers, cites=cites)
+    ]
 
 
 def _hidden_wait(view: View) -> str | None:
@@ -172,7 +232,8 @@ def _sign(views: Sequence[View], view: View, waits: _Waits) -> str:
     if view.activity == "checkpoint":
         return "in_checkpoint"
     if view.wait_kind == "io":
-        return "in_io"
+        is_service = any(map(SOCKETS.match, view.frames)) and not any(map(STORES.match, view.frames))
+        return "in_service" if is_service else "in_io"
     if view.wait_kind == "cuda_sync":
         return "in_device_sync"
     if all(v.owns_gil for v in seen(views)):
@@ -180,7 +241,7 @@ def _sign(views: Sequence[View], view: View, waits: _Waits) -> str:
     if view.leaf in BACKWARD and view.wait_kind == UNTOLD:
         return "in_backward"
     # Two places of the program's own code, both silent on what they wait for: the rarer one is the exception, if not for certain.
-    return "apart_from_peers" if waits.kind == "place" and view.wait_kind == UNTOLD else "in_user_code"
+    return "apart_from_peers" if waits.is_pair or (waits.kind == "place" and view.wait_kind == UNTOLD) else "in_user_code"
 
 
 _WAITING = {
@@ -193,6 +254,7 @@ _DOING = {
     "in_dataloader": "waiting for its data loader",
     "in_checkpoint": "in a checkpoint",
     "in_io": "reading or writing",
+    "in_service": "waiting for an answer over the network",
     "holds_gil": "running and holding the interpreter lock in every sample",
     "in_user_code": "in code of its own, outside any collective",
     "apart_from_peers": "alone in another place of its own code, in every sample",
@@ -215,7 +277,7 @@ def _finding(
     says = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'} {_DOING[sign]}"
     says += f" ({where[0][0]})" if where else ""
     waiting = waits.ranks
-    says += f", while {len(waiting)} peers {_WAITING[waits.kind]}"
+    says += f", while {len(waiting)} peers {_WAITING[waits.kind]}" if len(waiting) > 1 else ", while its one peer waits for others"
     cites = [cite_view(v) for v in views]
     busy = [item for rank in ranks for item in workers.get(rank, [])] if sign == "in_dataloader" else []
     if busy:

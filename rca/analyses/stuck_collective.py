@@ -17,7 +17,7 @@ from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
 NEEDS = ("dumps", "collectives")
-USES = ("group_status", "memberships", "stacks", "stack_frames")
+USES = ("group_status", "memberships", "stacks", "stack_frames", "dump_index")
 SIGNS = {
     "all_arrived": Sign("stuck", ("network_fault", "network_transient", "nvlink_fault", "gpu_fault", "unknown")),
 }

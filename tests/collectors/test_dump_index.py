@@ -83,6 +83,22 @@ def test_odd_entries_are_skipped_not_fatal(tmp_path: Path) -> None:
     assert (tables["dump_index"][1]["pid"], tables["dump_index"][1]["sampled_at"]) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("noted", "read_as"),
+    [
+        ({"voluntary_switches": 12, "involuntary_switches": 900, "cpu_s": 1.25}, (12, 1.25)),
+        ({"voluntary_switches": 0, "cpu_s": 0}, (0, 0.0)),
+        ({}, (None, None)),
+        ({"voluntary_switches": -1, "cpu_s": -0.5}, (None, None)),
+        ({"voluntary_switches": "many", "cpu_s": True}, (None, None)),
+        ({"voluntary_switches": 2**80, "cpu_s": 1e300}, (None, None)),
+    ],
+)
+def test_what_the_kernel_counted_of_the_main_thread(noted: dict[str, object], read_as: tuple[object, object], tmp_path: Path) -> None:
+    row = read(tmp_path, [entry(**noted)])[0]["dump_index"][0]
+    assert (row["num_switches"], row["cpu_s"]) == read_as
+
+
 def test_torn_index_keeps_its_good_beginning(tmp_path: Path) -> None:
     data = json.dumps([entry(), entry(rank=2)]).encode()[:-20]
     tables, skips = rows_of(dump_index, source_of(tmp_path, data))
