@@ -249,7 +249,8 @@ def test_another_user_gets_what_may_be_read_and_a_row_for_the_rest(job: list[sub
         done = capture(
             "--out", out / "some", *QUICK, *(w for r, p in enumerate(job) for w in ("--pid", f"{p.pid}={r}")), "--json", prefix=become
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 2, done.stderr  # no stack may be taken of another's processes
+        assert "no stack of any process was taken" in done.stderr
         rows = loaded(out / "some" / "host-a" / "stacks" / "index.json")
         assert {row["rank"] for row in rows} == {0, 1}
         assert all(row["rc"] and "ermission" in row["err"] for row in rows)

@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code: 0 captured; 2 usage, the disk is full, or no stack could be taken; 3 no training process found; 130 stopped (what is there stays, marked as partial)."""
+    """Exit code: 0 captured; 2 usage, disk full or no stack taken; 3 no training process found; 130 stopped (what is there stays, as partial)."""
     from apps.names import host_name
     from collectors._capture.run import NothingFound, Options, capture
     from rca import __version__
