@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _capture_jobs import capture, children, diagnosis, free_port, have_come_to_rest, torchrun, wait_until
+from _capture_jobs import capture, children, diagnosis, free_port, have_come_to_rest, loaded, torchrun, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 BAD_RANK = 1
 # Gradients of several buckets are awaited inside the backward pass: nothing here calls a collective by name.
 BUCKETS = """
-import os, queue
+import os, queue, time
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -23,6 +23,10 @@ tokens = queue.Queue()
 def next_tokens(rank, step):
     if os.environ["FAULT"] == "queue" and rank == 1 and step == 6:
         return tokens.get()
+    if os.environ["FAULT"] == "slow" and rank == 1 and step > 3:
+        time.sleep(0.8)
+    if os.environ["FAULT"] == "long":
+        time.sleep(2.5)
 
 def main():
     dist.init_process_group("gloo")
@@ -35,7 +39,7 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step == 5:
+        if step == (0 if os.environ["FAULT"] == "long" else 5):
             open(f"under_way.{rank}", "w").close()
 
 main()
@@ -122,12 +126,21 @@ main()
 """
 
 
+def _switches(folder: Path) -> dict[int, list[int]]:
+    """rank -> how often its main thread had gone to wait, round by round."""
+    found: dict[int, list[int]] = {}
+    for row in loaded(next(folder.glob("out/**/stacks/index.json"))):
+        if row["role"] == "main":
+            found.setdefault(row["rank"], []).append(row["voluntary_switches"])
+    return found
+
+
 def _said(program: str, folder: Path, fault: str = "none") -> dict[str, Any]:
     """The diagnosis of a capture that begins when all ranks have passed the last step before the fault, and the peers wait, if they will."""
     os.mkfifo(folder / "pipe")
     port = free_port()
     with torchrun(program, folder, port, lambda: len(list(folder.glob("under_way.*"))) == 4, FAULT=fault) as agent:
-        if fault != "none":
+        if fault in ("queue", "pipe", "lock"):
             wait_until(lambda: have_come_to_rest(children(agent.pid)))
         done = capture("--out", folder / "out", "--gap", 1, "--job", port, "--host", "host-a", "--no-trigger")
         assert done.returncode == 0, done.stderr
@@ -146,9 +159,25 @@ def test_the_rank_that_hangs_is_named(program: str, fault: str, causes: set[str]
     verdict = _said(program, tmp_path, fault)["verdict"]
     assert verdict["first_failing"]["ranks"] == [BAD_RANK]
     assert verdict["cause"] in causes
+    waits = [counts for rank, counts in _switches(tmp_path).items() if rank != BAD_RANK]
+    assert len(waits) == 3
+    assert all(counts[-1] - counts[0] <= 3 * (len(counts) - 1) for counts in waits)  # what the dumps themselves add
 
 
 def test_nobody_is_accused_of_a_job_that_runs(tmp_path: Path) -> None:
     verdict = _said(BUCKETS, tmp_path)["verdict"]
     assert verdict["first_failing"]["ranks"] == []
     assert verdict["cause"] in ("unknown", "healthy")
+
+
+def test_a_rank_that_all_wait_for_again_and_again_does_not_hang(tmp_path: Path) -> None:
+    said = _said(BUCKETS, tmp_path, "slow")
+    assert "job_runs" in {finding["sign"] for finding in said["findings"]}
+    assert said["verdict"]["cause"] in ("slow_rank", "unknown")
+    assert set(said["verdict"]["first_failing"]["ranks"]) <= {BAD_RANK}  # a sample may show it waiting too: then nobody is named
+
+
+def test_ranks_that_are_in_the_midst_of_a_long_step_do_not_stand_still(tmp_path: Path) -> None:
+    said = _said(BUCKETS, tmp_path, "long")
+    assert said["verdict"]["first_failing"]["ranks"] == []
+    assert "job_hangs" not in {finding["sign"] for finding in said["findings"]}
