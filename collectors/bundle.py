@@ -36,6 +36,7 @@ MAX_BOOT_NS: Final = 4 * 10**18  # the year 2096
 MAX_ZONE_S: Final = 15 * 3600
 BLOCK: Final = 1 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST: Final = datetime(2000, 1, 1, tzinfo=UTC)  # a clock that was never set counts from 1970
 _HEAD: Final = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"rca\.(?:bundle|host|processes)/1"')
 _INT64: Final = 1 << 63
 
@@ -78,6 +79,15 @@ def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64 else None
 
 
+def _instant(value: Any) -> datetime | None:
+    """The instant that a capture writes; None for what is none, names no zone, or lies where no process of a GPU job can have begun."""
+    try:
+        at = datetime.fromisoformat(_text(value) or "")
+        return at.astimezone(UTC) if at.tzinfo is not None and at > _FIRST else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def _entries(value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     for place, entry in enumerate(value if isinstance(value, list) else ()):
         if isinstance(entry, dict):
@@ -90,7 +100,8 @@ def _ranks(value: Any, host: str | None, role: str | None) -> Iterator[dict[str,
         rank = _number(entry.get("rank"))
         if rank is not None and rank >= 0 and (role is None or entry.get("role") == role):
             about = {name: _number(entry.get(name)) for name in ("local_rank", "pid")}
-            yield {"record": f"E{place}", "rank": rank, "host": host, "role": "trainer", **about}
+            began = _instant(entry.get("started_at"))
+            yield {"record": f"E{place}", "rank": rank, "host": host, "role": "trainer", "started_at": began, **about}
 
 
 def _host(document: dict[str, Any], host: str | None) -> Iterator[dict[str, object]]:

@@ -188,6 +188,7 @@ _ALL: Final = (
         Column("cp", INT, "context-parallel coordinate"),
         Column("ep", INT, "expert-parallel coordinate"),
         Column("host_name", TEXT, "host as the source spells it, as its scheduler knows it; null = not told"),
+        Column("started_at", INSTANT, "when that process began; null = not told"),
     ),
     _table(
         "dump_index",

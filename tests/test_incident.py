@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -433,6 +434,28 @@ def test_planned_stop_is_noticed_when_it_is_announced() -> None:
     told = course(case, judge(case).verdict)
     assert told.noticed_at == datetime(2026, 11, 29, 21, 16, 54, 521000, tzinfo=UTC)
     assert "maintenance window" in (told.noticed_by or "")
+
+
+def launched(**tables: list[dict[str, Any]]) -> datetime | None:
+    rows = {name: [{"evidence_id": "a", "record": f"L{n}", **row} for n, row in enumerate(found, 1)] for name, found in tables.items()}
+    case = MemoryCase({name: TABLES[name].rows(found) for name, found in rows.items()})
+    return course(case, replace(judge(case).verdict, failed_at=at(0))).launched_at
+
+
+def test_launch_begins_where_evidence_shows_it_and_never_at_a_dump() -> None:
+    dumps = [{"rank": 0, "first_at": at(-5), "last_at": at(0)}]
+    stacks = [{"rank": 0, "sampled_at": at(-1)}]
+    events = [{"signature": "worker_started", "logged_at": at(-300)}, {"signature": "nccl_watchdog_timeout", "logged_at": at(-900)}]
+    steps = [{"rank": 0, "step": 0, "started_at": at(-200), "step_s": 1.0}]
+    births = [{"rank": 0, "started_at": at(-400)}, {"rank": 1, "started_at": at(-399)}, {"rank": 2}]
+    assert launched(dumps=dumps, dump_index=stacks) is None
+    assert launched(dumps=dumps, dump_index=stacks, log_events=events[1:]) is None  # a line of trouble is no beginning
+    assert launched(dumps=dumps, steps=steps) == at(-200)
+    assert launched(dumps=dumps, steps=steps, log_events=events) == at(-300)
+    assert launched(dumps=dumps, steps=steps, log_events=events, ranks=births) == at(-400)
+    later = [{"rank": 0, "started_at": at(60)}]  # the next launch was there when the capture came
+    assert launched(dumps=dumps, ranks=later) is None
+    assert launched(dumps=dumps, steps=steps, ranks=later) == at(-200)
 
 
 def test_notes_are_no_part_of_what_names_the_evidence() -> None:

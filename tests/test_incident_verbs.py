@@ -691,6 +691,28 @@ def test_another_launch_of_the_same_number_is_not_replaced(tmp_path: Path) -> No
     assert file.read_bytes() == before
 
 
+def test_launch_that_nothing_shows_is_left_out_until_a_person_says_when_it_began(tmp_path: Path) -> None:
+    path, fleet = copy_case("lock_hang", tmp_path / "hang"), tmp_path / "fleet"
+    for other in path.iterdir():
+        if other.name not in ("fr", "stacks", "topology.json"):
+            shutil.rmtree(other) if other.is_dir() else other.unlink()
+    assert call("open", path).code == 0
+    closed = call("close", path, "--fleet", fleet)
+    assert closed.code == 0
+    assert "--started-at" in closed.err
+    assert list(fleet.glob("attempts/*/*.json")) == []
+    late = call("close", path, "--fleet", fleet, "--started-at", "2026-11-29T22:00:00Z")
+    assert (late.code, late.out) == (2, "")
+    assert "check the time" in late.err
+    for typed in ("2026-11-29T20:00:00Z", "2026-11-29T20:30:00Z"):  # whoever corrects it is believed
+        done = call("close", path, "--fleet", fleet, "--started-at", typed)
+        assert done.code == 0, done.err
+        (file,) = fleet.glob("attempts/*/*.json")
+        assert json.loads(file.read_text())["started_at"] == typed
+    assert call("close", path, "--fleet", fleet).code == 0
+    assert json.loads(file.read_text())["started_at"] == typed
+
+
 def test_launch_that_ended_well_has_ended(tmp_path: Path) -> None:
     path = copy_case("none", tmp_path / "none")
     for log in (path / "logs").glob("rank_*.log"):

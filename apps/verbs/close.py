@@ -21,8 +21,10 @@ __all__ = ["arguments", "run"]
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca close PATH [--fleet DIR] [--action A] [--evicted HOST ...] [--code-version V] [--recomputed-steps N] [...] [--json]`."""
     from apps.incidents.life import common
+    from apps.incidents.moments import FORMS, takes_times_ago
 
     common(parser)
+    takes_times_ago(parser)
     parser.add_argument("--fleet", metavar="DIR", help="folder of the fleet's records (default: $RCA_FLEET, else the user's data folder)")
     parser.add_argument("--action", metavar="ACTION", help="what was done first (default: what was advised)")
     parser.add_argument("--evicted", nargs="*", metavar="HOST", help="hosts that were taken out")
@@ -33,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens-per-step", type=int, metavar="N", help="tokens of one step of the whole job")
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the job")
     parser.add_argument("--attempt", type=int, metavar="N", help="which launch of the job, where evidence does not tell")
+    parser.add_argument("--started-at", metavar="T", help=f"when the launch began, where evidence does not tell: {FORMS}")
     parser.add_argument("--exit-code", type=int, metavar="N", help="exit code of the launcher")
     parser.add_argument(
         "--recurs", metavar="INC", help="the earlier incident that this one repeats, or `none` (default: looked up in the fleet)"
@@ -64,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     fleetbook.prepare(fleet)
     _known(fleet, incident_id, notes)  # refused before the evidence is read
     seen = life.look(args.path, args.case, life.given_so_far(notes) | facts)
+    _check_start(args, seen)
     life.tell_place(book, args.path)
     with fleetbook.locked(fleet):  # what others wrote while the evidence was read counts too, and no other closing comes between
         notes = notebook(Path(args.path)).notes.get(incident_id, notes)
@@ -125,11 +129,26 @@ def _typed(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _facts(args: argparse.Namespace) -> dict[str, Any]:
+    from apps.incidents import moments
     from apps.incidents.life import given_facts
+    from rca.incidents.records import iso
 
     return given_facts(
-        num_gpus=args.gpus, tokens_per_step=args.tokens_per_step, last_step=args.last_step, exit_code=args.exit_code, attempt=args.attempt
+        num_gpus=args.gpus, tokens_per_step=args.tokens_per_step, last_step=args.last_step, exit_code=args.exit_code, attempt=args.attempt,
+        started_at=iso(moments.moment(args.started_at, moments.now(), "--started-at")) if args.started_at else None,
     )  # fmt: skip
+
+
+def _check_start(args: argparse.Namespace, seen: Seen) -> None:
+    """A launch began before the fault that ended it, and before its last sign of life. Raises UsageError for a moment typed that lies after."""
+    from rca.errors import UsageError
+    from rca.incidents.records import instant, iso
+
+    began, latest = instant(seen.facts["started_at"]), seen.verdict.failed_at or seen.course.last_at
+    if args.started_at and began is not None and latest is not None and began > latest:
+        raise UsageError(
+            f"--started-at {iso(began)} lies after the fault, or the last sign of life ({iso(latest)}): check the time and its zone"
+        )
 
 
 def _known(fleet: Path, incident_id: str, notes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -184,7 +203,7 @@ def _launch(
             f"the fleet {fleet} has another launch of {launch['job_id']} with the number {number} ({known['started_at']} to {known['ended_at']}), "
             f"and this one began {launch['started_at']}: say which this was with --attempt {free}, or that they are one with --attempt {number}"
         )
-    return both
+    return {**both, "started_at": launch["started_at"]} if given.get("started_at") is not None else both  # a person's word goes first
 
 
 def _warn(record: Mapping[str, Any], launch: Path | None) -> None:
@@ -201,4 +220,4 @@ def _warn(record: Mapping[str, Any], launch: Path | None) -> None:
         )
         complain(f"the lost GPU time is not known: the record lacks {lacks}")
     if launch is None:
-        complain("no record of the launch: nothing in the evidence tells when the job began")
+        complain("no record of the launch: nothing in the evidence shows when it began, so rates leave it out; give --started-at T")

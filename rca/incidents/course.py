@@ -35,6 +35,7 @@ class Course:
     """Moments that evidence tells; None = it does not."""
 
     first_at: datetime | None  # first sign of life of the job
+    launched_at: datetime | None  # start of the launch; a dump of calls or stacks, whenever it was taken, does not show it
     last_at: datetime | None  # last one
     noticed_at: datetime | None  # first line in which the trouble shows to whoever watches the logs
     noticed_by: str | None  # that line, in words
@@ -57,6 +58,7 @@ def course(case: Tables, verdict: Verdict) -> Course:
     num_files, print_ = fingerprint(case)
     return Course(
         min(signs, default=None),
+        _launched(case, lines, began),
         max(signs, default=None),
         None if noticed is None else max(noticed[0], began) if began is not None else noticed[0],
         noticed[1] if noticed else None,
@@ -65,6 +67,21 @@ def course(case: Tables, verdict: Verdict) -> Course:
         num_files,
         print_,
     )
+
+
+def _launched(case: Tables, lines: list[tuple[datetime, str, str]], began: datetime | None) -> datetime | None:
+    """When the launch began: when the first of its processes did; else the first line of a log, or the first step timed, in which nothing is wrong
+    yet. Of processes, only those count that were there before the fault: what was captured later may be the next launch."""
+    births = case.table("ranks").filter(pl.col("started_at").is_not_null())
+    if began is not None:
+        births = births.filter(pl.col("started_at") <= began)
+    born: datetime | None = births.select(pl.col("started_at").min()).collect().item()
+    if born is not None:
+        return born
+    timed: datetime | None = case.table("steps").select(pl.col("started_at").min()).collect().item()
+    told = [at for at, kind, _ in lines if kind in ("start", "step", "other")] + ([timed] if timed is not None else [])
+    first = min(told, default=None)
+    return first if first is None or began is None or first <= began else None
 
 
 def fingerprint(case: Tables) -> tuple[int, str]:
@@ -126,7 +143,7 @@ def job_facts(case: Tables, who: Roster, told: Course, given: Mapping[str, Any] 
         "world_size": world_size,
         "num_hosts": len(set(who.hosts.values())) if is_mapped else None,
         "num_gpus": len(gpus) if gpus and who.everyone <= set(who.gpus) else None,
-        "started_at": iso(told.first_at),
+        "started_at": iso(told.launched_at),
         "last_step": _last_step(case),
         "step_s": _step_s(case),
     }

@@ -48,6 +48,15 @@ def test_only_trainers_of_the_process_list_are_ranks(tmp_path: Path) -> None:
     tables, skips = rows_of(bundle, source_of(tmp_path, (FIXTURES / "capture_processes.json").read_bytes(), "processes.json"))
     assert [(r["rank"], r["pid"]) for r in tables["ranks"]] == [(0, 4100), (1, 4101)]
     assert skips == []
+    assert [r["started_at"] for r in tables["ranks"]] == [datetime(2026, 3, 2, 8, 0, tzinfo=UTC)] * 2
+
+
+@pytest.mark.parametrize("told", [None, 17, "", "yesterday", "2026-03-02T08:00:00", "1970-01-01T00:00:09Z", "0001-01-01T00:00:00+23:00"])
+def test_a_start_that_cannot_be_is_not_told(told: object, tmp_path: Path) -> None:
+    document = json.loads((FIXTURES / "capture_processes.json").read_bytes())
+    document["processes"][0]["started_at"] = told
+    tables, _ = rows_of(bundle, source_of(tmp_path, json.dumps(document).encode(), "processes.json"))
+    assert [r["started_at"] is None for r in tables["ranks"]] == [True, False]
 
 
 def test_failed_steps_show_and_those_left_out_by_choice_do_not(tmp_path: Path) -> None:
