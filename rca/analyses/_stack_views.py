@@ -305,24 +305,39 @@ def in_loop(view: View, loop: Loop) -> bool:
 
 
 def steps_meanwhile(case: Tables, views: Mapping[int, Sequence[View]]) -> tuple[Cite, ...]:
-    """The first and last step that logs or timings tell of between the first sample and the last; () = they tell of none, or of one only.
+    """The first and last step that logs or timings tell of between the samples; () = they tell of none, or of one only.
 
-    The instants are those of the hosts: a log of a host whose clock is off by more than the samples last counts for nothing, or by mistake.
+    Each rank's steps are held against the samples of the same rank, so against one host's clock. Timings count when most ranks that kept
+    some tell of steps; where none are kept, what is printed counts, of a rank that is not named against the samples of most ranks.
     """
-    taken = [v.at for all_views in views.values() for v in all_views if v.at is not None]
-    if not taken:
+    spans = {rank: (min(at), max(at)) for rank, of in views.items() if len(at := [v.at for v in of if v.at is not None]) > 1}
+    if not spans:
         return ()
-    ends = (("progress", pl.col("ended_at")), ("steps", pl.col("started_at")))
-    for table, at in ends:
-        rows = case.table(table).select("evidence_id", "record", "rank", "step", at=at).drop_nulls(["step", "at"])
-        rows = rows.filter((pl.col("at") > min(taken)) & (pl.col("at") < max(taken))).sort("at", "step", "evidence_id", "record")
-        found = rows.unique("step", keep="first", maintain_order=True).collect()
-        if found.height >= MIN_STEPS:
-            return tuple(
-                Cite(table, r["evidence_id"], "", r["record"], f"step {r['step']} at {r['at']:%H:%M:%S} UTC")
-                for r in (found.row(0, named=True), found.row(-1, named=True))
-            )
+    usual = tuple(sorted(ends)[len(spans) // 2] for ends in zip(*spans.values(), strict=True))
+    kept = case.table("steps").select("evidence_id", "record", "rank", "step", at="started_at").drop_nulls(["rank", "step", "at"]).collect()
+    if timed := set(kept["rank"]) & set(spans):
+        shown = {rank: inside for rank in sorted(timed) if (inside := _between(kept.filter(pl.col("rank") == rank), *spans[rank])).height}
+        first = next(iter(shown), None)
+        return _ends("steps", shown[first]) if first is not None and 2 * len(shown) > len(timed) else ()
+    printed = case.table("progress").select("evidence_id", "record", "rank", "step", at="ended_at").drop_nulls(["step", "at"]).collect()
+    for (rank,), rows in printed.group_by(["rank"], maintain_order=True):
+        if (inside := _between(rows, *spans.get(rank, usual))).height:
+            return _ends("progress", inside)
     return ()
+
+
+def _between(rows: pl.DataFrame, start: datetime, end: datetime) -> pl.DataFrame:
+    """The steps of one rank inside a stretch of time, each once, in order; empty where fewer than two are."""
+    inside = rows.filter((pl.col("at") > start) & (pl.col("at") < end)).sort("at", "step", "evidence_id", "record")
+    steps = inside.unique("step", keep="first", maintain_order=True)
+    return steps if steps.height >= MIN_STEPS else steps.clear()
+
+
+def _ends(table: str, steps: pl.DataFrame) -> tuple[Cite, ...]:
+    return tuple(
+        Cite(table, r["evidence_id"], "", r["record"], f"step {r['step']} at {r['at']:%H:%M:%S} UTC")
+        for r in (steps.row(0, named=True), steps.row(-1, named=True))
+    )
 
 
 def stands_still(views: Sequence[View]) -> bool:
