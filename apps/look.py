@@ -58,6 +58,7 @@ class Look:
     links: list[tuple[int, int]]
     events: pl.DataFrame
     num_unplaced: int  # kinds of events without a date
+    num_early: int  # events from long before the job
     num_files: int
     num_unreadable: int  # of which not even a byte was read
     source: Callable[[str], Source | None] = field(repr=False)
@@ -253,7 +254,7 @@ def _read(
 
     from apps.scene import first_events, rank_states, wait_links
 
-    events, num_unplaced = first_events(case, judgement)
+    events, num_unplaced, num_early = first_events(case, judgement)
     return Look(
         path=path,
         case_file=case_file,
@@ -264,6 +265,7 @@ def _read(
         links=wait_links(case),
         events=events,
         num_unplaced=num_unplaced,
+        num_early=num_early,
         num_files=case.table("evidence").select(pl.len()).collect().item(),
         num_unreadable=num_unreadable,
         source=source,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     from rca.judge import Judgement
     from rca.types import Tables
 
-__all__ = ["first_events", "rank_states", "stages_so_far", "wait_links"]
+__all__ = ["EARLY", "first_events", "rank_states", "stages_so_far", "wait_links"]
 
+EARLY = timedelta(minutes=10)  # before the job's first sign of life: what a node went through then may have to do with its start
 FULL_STAMP = "%Y-%m-%dT%H:%M:%S%.f"  # of a printed local time that names its year
 EVENTS = pl.Schema(
     [
@@ -29,8 +31,9 @@ EVENTS = pl.Schema(
 STATES = pl.Schema([("rank", pl.Int64), ("host", pl.String), ("state", pl.String), ("says", pl.String)])
 
 
-def first_events(case: Tables, judgement: Judgement) -> tuple[pl.DataFrame, int]:
-    """The first event of each kind on each host, with how many there are, and how many kinds could not be placed in time.
+def first_events(case: Tables, judgement: Judgement) -> tuple[pl.DataFrame, int, int]:
+    """The first event of each kind on each host, with how many there are; how many kinds could not be placed in time; how many events are left
+    out, since they lie more than `EARLY` before the job was there (and before the fault).
 
     From kernel and scheduler events, lines of level warning or error, and the last call that a rank's recorder holds. Columns as
     `charts.event_timeline` takes them; a printed time without zone stands as it is with `is_utc` false.
@@ -85,15 +88,28 @@ def first_events(case: Tables, judgement: Judgement) -> tuple[pl.DataFrame, int]
             pl.lit(1, pl.Int64).alias("count"),
         )
     )
+    everything = pl.concat([part.collect() for part in (kernel, logs, scheduler, calls)])
+    since = _since(case, judgement)
+    is_early = (pl.col("is_utc") & (pl.col("at") < since)).fill_null(value=False) if since is not None else pl.lit(value=False)
+    num_early = int(everything.filter(is_early)["count"].sum())
     found = (
-        pl.concat([part.collect() for part in (kernel, logs, scheduler, calls)])
+        everything.filter(~is_early)
         .sort("at", "is_utc", "sort", "text", nulls_last=True)
         .group_by("lane", "kind", "sort", maintain_order=True)
         .agg(pl.col("at", "is_utc", "text").first(), pl.col("count").sum())
     )
     what = pl.concat_str(pl.col("sort"), pl.col("text"), separator=": ", ignore_nulls=True).alias("what")
     placed = found.filter(pl.col("at").is_not_null()).select("at", "is_utc", "lane", "kind", what, "count")
-    return placed.cast(EVENTS).sort("at", "lane", "what"), found["at"].null_count()
+    return placed.cast(EVENTS).sort("at", "lane", "what"), found["at"].null_count(), num_early
+
+
+def _since(case: Tables, judgement: Judgement) -> datetime | None:
+    """From when on events are those of the job; None where nothing tells when it was there."""
+    from rca.incidents.course import course
+
+    told = course(case, judgement.verdict)
+    signs = [at for at in (told.launched_at or told.first_at, judgement.verdict.failed_at) if at is not None]
+    return min(signs) - EARLY if signs else None
 
 
 def _at(column: str) -> pl.Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -319,6 +320,53 @@ def test_only_what_still_stands_is_shown_as_overruled(tmp_path: Path) -> None:
     overrule("B", "--attribution", "platform", "--because", "late")
     assert overruled() == []
     assert overruled(1) == ["attribution platform: late"]
+
+
+def test_what_is_stated_stands_in_the_answer_beside_what_the_tool_said(tmp_path: Path) -> None:
+    folder = copy_case("planned_stop", tmp_path / "case")
+    assert call("open", folder, "--id", "A").code == 0
+    before = [one.value for one in app([str(folder)]).text]
+    assert call("overrule", folder, "--cause", "storage_stall", "--because", "the mount hung").code == 0
+    at = app([str(folder)])
+    at.button[0].click().run()
+    assert not at.exception
+    after = [one.value for one in at.text]
+    (why,) = [line for line in after if line.startswith("storage stall: ")]
+    assert "the tool said: planned stop" in why
+    assert any(line.startswith("storage data; platform (stated by a person; the tool said: operator; planned") for line in after)
+    assert any("retry (stated by a person; the tool said: " in line for line in after)  # what follows from the stated cause
+    assert f"The tool said, and was overruled: {before[1]}" in after
+    assert not any("overruled" in line or "stated by a person" in line for line in before)
+
+
+@pytest.mark.parametrize("cause", ["no_such_cause", ["gpu_fault"], None])
+def test_an_overrule_edited_into_nonsense_counts_for_nothing(cause: object, tmp_path: Path) -> None:
+    folder = copy_case("planned_stop", tmp_path / "case")
+    assert call("open", folder, "--id", "A").code == 0
+    assert call("overrule", folder, "--cause", "storage_stall", "--because", "the mount hung").code == 0
+    (file,) = (folder / "notes").glob("*.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[-1]["data"]["cause"] = cause
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    at = app([str(folder)])
+    assert not at.exception
+    assert not any("the tool said" in one.value.lower() for one in at.text)
+
+
+def test_a_stage_is_told_with_its_moments_and_no_budget_is_none(tmp_path: Path) -> None:
+    folder = copy_case("planned_stop", tmp_path / "case")
+    assert call("open", folder, "--id", "A").code == 0
+    assert call("stage", folder, "queue", "--start", "2026-11-29T21:18:00Z").code == 0
+    assert call("stage", folder, "queue", "--end", "2026-11-29T21:19:00Z", "--why", "nodes came").code == 0
+    at = app([str(folder)])
+    assert not at.exception
+    assert any(one.value.endswith("stage queue began 2026-11-29T21:18:00Z") for one in at.text)
+    assert any(one.value.endswith("stage queue ended 2026-11-29T21:19:00Z: nodes came") for one in at.text)
+    (rows,) = [frame.value for frame in at.dataframe if "budget, s" in frame.value.columns]
+    assert dict(zip(rows["stage"], rows["budget, s"], strict=True))["queue"] == "none"
+    headings = [one.value for one in at.subheader]
+    assert headings.index("Stages") < headings.index("Notes")
+    assert "to the last end told so far" in said(at)
 
 
 def test_a_clock_that_was_ahead_does_not_make_an_overrule_the_last(tmp_path: Path) -> None:

@@ -752,3 +752,26 @@ def test_notes_beyond_all_measure_are_left_out(folder: Path) -> None:
     done = call("note", folder, "x")
     assert done.code == 0
     assert "INC-2.jsonl is larger" in done.err
+
+
+def whole_line(out: str) -> str:
+    (line,) = [line for line in out.splitlines() if line.startswith("  whole")]
+    return line
+
+
+def test_no_budget_is_kept_while_the_job_stands(folder: Path) -> None:
+    begun = whole_line(call("stage", folder, "replace", "--start", "2026-11-20T08:02:00Z").out)
+    assert "2 min so far" in begun
+    ended = whole_line(call("stage", folder, "replace", "--end", "2026-11-20T08:03:00Z").out)
+    assert "3 min so far" in ended
+    assert "kept" not in begun + ended
+    late = whole_line(call("stage", folder, "load", "--start", "2026-11-20T08:11:00Z").out)
+    assert "11 min so far" in late
+    assert "over by 60 s" in late  # that can be said before it is over
+    back = whole_line(call("stage", folder, "resume", "--end", "2026-11-20T08:09:00Z").out)
+    assert re.search(r" 9 min +10 min, kept +from the fault to the end of resume", back)
+
+
+def test_a_closed_incident_whose_repair_nobody_timed_keeps_no_budget(logs: Path, tmp_path: Path) -> None:
+    assert "so far" in whole_line(call("open", logs).out)
+    assert "kept" not in whole_line(call("close", logs, "--fleet", tmp_path / "fleet").out)

@@ -9,6 +9,7 @@ from typing import Any
 
 from apps.report.words import counted, quantity
 from rca.causes import WHOLE_BUDGET_S
+from rca.incidents.incident import is_settled
 from rca.incidents.records import instant
 
 __all__ = ["next_lines", "record_lines", "span"]
@@ -64,10 +65,21 @@ def _stages(record: Mapping[str, Any]) -> list[str]:
                 f"{stage['origin']}: {stage['why']}"[:90],
             )
         )
-    ends = [end for stage in record["stages"] if (end := instant(stage["ended_at"]))]
-    took, verdict = _took(instant(record["began_at"]), max(ends, default=None), WHOLE_BUDGET_S)
-    rows.append(("whole", _clock(record["began_at"]), "", took, verdict, "from the fault to the last stage that ended"))
+    rows.append(_whole(record))
     return columns(("stage", "from", "to", "took", "budget", "known from"), rows)
+
+
+def _whole(record: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
+    """The row of the whole. While it goes on it lasts at least to the last moment that is told, and no budget is kept yet."""
+    stages, start = record["stages"], record["began_at"]
+    is_over = is_settled(stages, is_closed=record["closed_at"] is not None)
+    resumed = [stage["ended_at"] for stage in stages if stage["stage"] == "resume" and stage["ended_at"]]
+    moments = resumed or [stage[name] for stage in stages for name in ("started_at", "ended_at") if stage[name]]
+    took, verdict = _took(instant(start), max(filter(None, map(instant, moments)), default=None), WHOLE_BUDGET_S)
+    if is_over:
+        return "whole", _clock(start), "", took, verdict, f"from the fault to the end of {'resume' if resumed else 'the last stage'}"
+    so_far = took if took == "-" else f"{took} so far"
+    return "whole", _clock(start), "", so_far, verdict.removesuffix(", kept"), "from the fault to the last moment told; it goes on"
 
 
 def _clock(text: str | None) -> str:

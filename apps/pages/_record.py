@@ -40,5 +40,7 @@ def record(look: Look) -> None:
         fact("Lost", f"{'GPU time not told' if lost is None else quantity(lost / 3600.0, 'GPU h')}; {again}")
     if row["recurs_incident_id"]:
         fact("Repeats", row["recurs_incident_id"])
+    st.subheader("Stages")
     stages_shown(look, row["incident_id"])
+    st.subheader("Notes")
     notes_shown(look, row["incident_id"])

@@ -37,6 +37,7 @@ def render(look: Look) -> None:
     with first:
         _answer(look, incident)
     if incident is not None:
+        st.subheader("Stages")
         stages_shown(look, incident)
     _ranks(look)
     evidence(look)
@@ -76,29 +77,62 @@ def _answer(look: Look, incident: str | None) -> None:
     with st.container(key="where"):
         say(f"{look.path}: {look.num_files:,} files, job {judgement.roster.job_id}, attempt {judgement.roster.attempt}")
     with st.container(key="headline"):
-        say(headline(judgement))
+        answer = st.empty()  # how it is said depends on what was overruled, which stands below it
     say(condition(judgement))
-    if incident is not None:
-        overruled(look, incident)
-    cause = CAUSES.get(verdict.cause)
+    instead = overruled(look, incident) if incident is not None else {}
+    with answer.container():
+        say(f"{'The tool said, and was overruled: ' if instead else ''}{headline(judgement)}")
     sure = f"{percent(verdict.ranks_probability)} of the ranks, " if verdict.ranks else ""
-    action = "a person must look" if advice.action == "human" else advice.action.replace("_", " ")
     who, why, what = st.columns(3, gap="medium")
     with who:
-        fact("Who failed first", _who(judgement))
+        who_says = _who(judgement)
+        if {"ranks", "hosts"} & set(instead):
+            ranks, hosts = instead.get("ranks", verdict.ranks), instead.get("hosts", verdict.hosts)
+            who_says = (
+                f"{f'ranks {some(ranks)}' if ranks else 'no rank'} on {', '.join(hosts) or 'hosts not told'} (the tool said: {who_says})"
+            )
+        fact("Who failed first", who_says)
         fact("When", _when(judgement))
     with why:
-        fact("Why", f"{verdict.cause.replace('_', ' ')}: {cause.means if cause else ''}")
-        fact("Layer and whose it is", f"{verdict.layer.replace('_', ' ')}; {verdict.attribution}")
+        cause = instead.get("cause", verdict.cause)
+        means = f"{_plain(cause)}: {CAUSES[cause].means if cause in CAUSES else ''}"
+        fact("Why", f"{means}{_tool(_plain(verdict.cause)) if 'cause' in instead else ''}")
+        layer, whose = instead.get("layer", verdict.layer), instead.get("attribution", verdict.attribution)
+        is_other = (layer, whose) != (verdict.layer, verdict.attribution)
+        fact(
+            "Layer and whose it is",
+            f"{_plain(layer)}; {whose}{_tool(f'{_plain(verdict.layer)}; {verdict.attribution}') if is_other else ''}",
+        )
     with what:
-        fact("How sure", f"{sure}{percent(verdict.probability)} of the cause")
+        fact("How sure of its verdict the tool is" if instead else "How sure", f"{sure}{percent(verdict.probability)} of the cause")
         fact("Proven", "yes, by a replay or probe" if verdict.proven else "no: concluded from evidence, not reproduced")
-    fact("What to do", f"{action}: {advice.because}")
+    advised = f"{_to_do(advice.action)}: {advice.because}"
+    is_other = "action" in instead
+    fact("What to do", f"{_to_do(instead['action'])}{_tool(advised)}" if is_other else advised)
     if advice.evict_hosts:
-        fact("Evict", f"{', '.join(advice.evict_hosts)} (ranks {some(advice.evict_ranks)})")
+        fact(
+            "Evict, as the tool advised before it was overruled" if instead else "Evict",
+            f"{', '.join(advice.evict_hosts)} (ranks {some(advice.evict_ranks)})",
+        )
     if advice.commands:
-        st.caption("Commands, to be checked and run by a person")
+        if instead:
+            st.caption("Commands of what the tool advised before it was overruled, to be checked and run by a person")
+        else:
+            st.caption("Commands, to be checked and run by a person")
         quote(advice.commands)
+
+
+def _plain(word: str) -> str:
+    return word.replace("_", " ")
+
+
+def _to_do(action: str) -> str:
+    return "a person must look" if action == "human" else _plain(action)
+
+
+def _tool(said: str) -> str:
+    """What the tool said, beside what a person stated in its place."""
+    return f" (stated by a person; the tool said: {said})"
 
 
 def _who(judgement: Judgement) -> str:
@@ -148,6 +182,7 @@ def _timeline(look: Look) -> None:
     import streamlit as st
 
     from apps.charts import event_timeline
+    from apps.scene import EARLY
 
     st.subheader("First symptoms")
     if not look.events.height:
@@ -158,6 +193,8 @@ def _timeline(look: Look) -> None:
             parts = [look.events.filter("is_utc"), look.events.filter(~look.events["is_utc"])]
         for number, part in enumerate(parts):
             chart(event_timeline(part, began_at=_drawn(look, part), suspects=look.judgement.verdict.hosts), key=f"events_{number}")
+    if look.num_early:
+        say(f"{look.num_early:,} events from more than {EARLY.seconds // 60} minutes before the job's first sign of life are left out")
     if look.num_unplaced:
         say(f"{look.num_unplaced} kinds of events bear no full date and are not drawn")
 

@@ -16,9 +16,10 @@ from rca.causes import CAUSES, STAGES, did_first
 from rca.errors import UsageError
 from rca.incidents.records import DIAGNOSED, INCIDENT, STATED, Record, instant, iso, problem_of
 
-__all__ = ["RECURS_WITHIN", "fold", "incident_record", "merged", "recurrence", "stages_of"]
+__all__ = ["RECURS_WITHIN", "fold", "incident_record", "is_settled", "merged", "recurrence", "said_instead", "stages_of"]
 
 RECURS_WITHIN: Final = timedelta(days=28)  # in which a fault of the same node counts as the same fault
+_LOOKING: Final = ("detect", "localize")  # stages in which nothing is repaired yet
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -48,14 +49,8 @@ def incident_record(
     `because` the reason; `action` is what was done first, where that is not what was advised. Of an overruled cause, layer, attribution and
     action follow unless they are stated too; of overruled ranks the hosts are open."""
     stated = {name: value for name, value in (stated or {}).items() if name in STATED}
-    says: Record = {name: diagnosis[name] for name in STATED}
-    if "cause" in stated:
-        cause = CAUSES[stated["cause"]]
-        says |= {"layer": cause.layer, "attribution": cause.attribution, "action": cause.action}
-    if sorted(stated.get("ranks", diagnosis["ranks"])) != sorted(diagnosis["ranks"]):
-        says["hosts"] = []  # where other ranks ran, only a person can say here
+    says = said_instead(diagnosis, stated)
     is_overruled = any(_plain(diagnosis[name]) != _plain(value) for name, value in stated.items())
-    says |= stated
     whole = sorted((_stage(stage) for stage in stages), key=lambda stage: list(STAGES).index(stage["stage"]))
     return {
         "schema_version": INCIDENT,
@@ -92,6 +87,18 @@ def incident_record(
         "history": [dict(one) for one in history],
         "evidence": {name: (evidence or {}).get(name) for name in ("files", "fingerprint")},
     }
+
+
+def said_instead(diagnosis: Mapping[str, Any], stated: Mapping[str, Any]) -> Record:
+    """What counts of cause, layer, attribution, action, ranks and hosts once a person stated some of them: of a stated cause its layer,
+    attribution and action follow unless they are stated too; of other ranks the hosts are open."""
+    says: Record = {name: diagnosis[name] for name in STATED}
+    if "cause" in stated:
+        cause = CAUSES[stated["cause"]]
+        says |= {"layer": cause.layer, "attribution": cause.attribution, "action": cause.action}
+    if sorted(stated.get("ranks", diagnosis["ranks"])) != sorted(diagnosis["ranks"]):
+        says["hosts"] = []  # where other ranks ran, only a person can say here
+    return says | dict(stated)
 
 
 def _plain(value: Any) -> Any:
@@ -132,6 +139,17 @@ def _lost(num_gpus: int | None, began_at: datetime | None, stages: Sequence[Mapp
     if num_gpus is None or began_at is None or ended is None or ended < began_at:
         return None
     return num_gpus * (ended - began_at).total_seconds()
+
+
+def is_settled(stages: Iterable[Mapping[str, Any]], *, is_closed: bool) -> bool:
+    """Whether the stages tell how long the whole took: the job goes on again, or the incident was closed with a repair timed and none still
+    running. Until then a budget may be overrun, but cannot have been kept. `stages` hold stage, started_at, ended_at."""
+    seen = list(stages)
+    if any(stage["stage"] == "resume" and stage["ended_at"] is not None for stage in seen):
+        return True
+    is_running = any(stage["started_at"] is not None and stage["ended_at"] is None for stage in seen)
+    is_repaired = any(stage["stage"] not in _LOOKING and stage["ended_at"] is not None for stage in seen)
+    return is_closed and is_repaired and not is_running
 
 
 # From notes to the record

@@ -253,7 +253,7 @@ def problem_of(one: Mapping[str, Any]) -> str | None:
     parts: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [("", data, ())]
     if not _is_moment(one["at"]) or kind not in NOTE_KINDS:
         return f"at {str(one['at'])[:40]!r}, kind {str(kind)[:40]!r}: no moment, or no kind of note"
-    if wrong := _wrong("", data):
+    if wrong := _wrong("", data, STATED if kind == "overrule" else ()):
         return wrong
     if kind == "open" or data.get("diagnosis") is not None or data.get("job") is not None:
         parts += [("diagnosis.", data.get("diagnosis") or {}, DIAGNOSED), ("job.", data.get("job") or {}, JOB)]
