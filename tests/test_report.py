@@ -313,6 +313,11 @@ def test_command_on_a_week_without_records_is_no_error(fleet: Path) -> None:
     done = call("report", "--fleet", fleet, "--week", "2020-W01")
     assert done.code == 0
     assert "Nothing is recorded of this week" in done.out
+    assert "weeks with records: 2026-W" in done.err
+    (named,) = re.findall(r"--week (\S+)$", done.err.strip())
+    other = call("report", "--fleet", fleet, "--week", named)
+    assert (other.code, other.err) == (0, "")
+    assert "Nothing is recorded of this week" not in other.out
 
 
 @pytest.mark.parametrize("wrong", [("--week", "2026-W99"), ("--week", "W10"), ("--week", "2190-W10"), ("--format", "html")])

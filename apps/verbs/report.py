@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["arguments", "run"]
 
+MAX_WEEKS = 6  # that are named where the asked one is empty
 TABLES = ("incidents", "stages", "attempts", "notes")
 
 
@@ -49,10 +50,13 @@ def run(args: argparse.Namespace) -> int:
     if window.start >= now:
         raise UsageError(f"--week {args.week} has not begun: nothing of it can have been seen. Name the running week or an earlier one.")
     fleet = fleet_folder(args.fleet)
-    report = _report(fleet, window, now if window.start < now < window.end else None)
+    report, weeks = _report(fleet, window, now if window.start < now < window.end else None)
     if report is None:
         complain(f"{fleet}: no record of an incident or of a launch: `rca close` writes them, `rca fleet generate` makes some up")
         return 3
+    if report.document["is_empty"] and weeks:
+        shown = f"{', '.join(weeks[:MAX_WEEKS])}{f' and {len(weeks) - MAX_WEEKS} earlier' if len(weeks) > MAX_WEEKS else ''}"
+        complain(f"nothing is recorded of {window.name}; weeks with records: {shown}. Name one with --week {weeks[0]}")
     written = _files(args.out, args.format or "both", window.name, report) if args.out else []
     if args.json:
         write([to_json(report.document)])
@@ -65,8 +69,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(fleet: Path, window: Window, until: datetime | None) -> Report | None:
-    """The report of the fleet's case, built first where it is out of date; None of a fleet without records."""
+def _report(fleet: Path, window: Window, until: datetime | None) -> tuple[Report | None, list[str]]:
+    """The report of the fleet's case, built first where it is out of date, None of a fleet without records; and the weeks of the fleet's
+    incidents and launches, newest first."""
     from apps.document import skipped
     from apps.report.document import weekly
     from apps.session import open_session
@@ -82,8 +87,18 @@ def _report(fleet: Path, window: Window, until: datetime | None) -> Report | Non
         finally:
             case.close()
     if not any(frame.height for frame in tables.values()):
-        return None
-    return weekly(tables, window, until=until, skipped=left_out)
+        return None, []
+    return weekly(tables, window, until=until, skipped=left_out), _weeks(tables)
+
+
+def _weeks(tables: dict[str, Any]) -> list[str]:
+    import polars as pl
+
+    from rca.incidents.records import week_of
+
+    began = tables["incidents"].select(pl.coalesce("began_at", "opened_at").alias("at"))["at"].to_list()
+    moments = [at for at in (*began, *tables["attempts"]["started_at"].to_list()) if at is not None]
+    return sorted({week_of(at) for at in moments}, reverse=True)
 
 
 def _files(out: Path, form: str, name: str, report: Report) -> list[Path]:
