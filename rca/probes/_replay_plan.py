@@ -145,6 +145,11 @@ def _check(
         raise UsageError(f"--reproduction {reproduction:g}: the probability that one replay shows the fault lies above 0 and at most at 1")
     if mode not in MODES:
         raise UsageError(f"--mode {mode}: choose one of {', '.join(MODES)}")
+    if num_hosts == 1 and mode != "double_run":  # asked for by name, it still shows a host that differs from itself
+        raise UsageError(
+            "one host: there is no second one to compare its bits with, and a chip that is always wrong agrees with itself. Name more hosts "
+            "(evidence of all of them, or --hosts N); --mode double_run on one host finds only what is wrong now and then"
+        )
     if hosts is not None and (len(hosts) != num_hosts or len(set(hosts)) != num_hosts):
         raise UsageError(f"{len(set(hosts))} different names for {num_hosts} hosts: each host needs one name of its own")
 

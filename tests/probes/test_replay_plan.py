@@ -205,3 +205,11 @@ def test_hosts_that_hold_stages_unevenly_are_no_pipelines() -> None:
     case = of_ranks(rows)
     with pytest.raises(UsageError, match=r"do not hold the stages evenly.*--pp"):
         hosts_in_order(case, roster(case).hosts)
+
+
+@pytest.mark.parametrize("mode", ["auto", "dual_phase"])
+def test_one_host_has_no_second_to_compare_with_unless_asked_for_by_name(mode: str) -> None:
+    with pytest.raises(UsageError, match="no second one to compare"):
+        plan(1, 1, mode=mode)
+    assert plan(1, 1, mode="double_run")["mode"] == "double_run"
+    assert plan(2, 1)["num_hosts"] == 2
