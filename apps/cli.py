@@ -14,7 +14,9 @@ from rca.errors import RcaError
 
 __all__ = ["main"]
 
-EXIT_TEXT = "exit codes of diagnose: 0 a verdict (healthy included), 1 an honest unknown, 2 usage, 3 no readable evidence, 4 an analysis failed"
+EXIT_TEXT = (
+    "exit codes of diagnose: 0 a verdict (healthy included), 1 an honest unknown, 2 usage, 3 no readable evidence, 4 an analysis failed"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
