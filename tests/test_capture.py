@@ -295,8 +295,8 @@ def test_a_round_ends_also_where_py_spy_hangs_on_everybody(job: list[subprocess.
     whys = [row["err"].partition(" ")[0] for row in stacks.rows]
     assert stacks.rows[0]["role"] == "main"  # ranks come first
     assert {"no", "left"} >= {*whys} - {"cannot"}
-    assert whys.count("left") == len(others) + 1 - len([why for why in whys if why != "left"])
-    assert whys[-1] == "left"
+    assert len(whys) == len(others) + 1
+    assert "left" in whys  # the round was over before their turn; of two on one process the second cannot attach, in either order
     assert len(mark.read_text().split()) < len(others)
     assert stays_running([process.pid for process in job])
 
