@@ -283,10 +283,11 @@ def test_a_full_disk_is_told_and_what_is_there_stays_marked_as_partial(
 
 def test_a_round_ends_also_where_py_spy_hangs_on_everybody(job: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
     program, mark = hanging_py_spy(tmp_path)
+    mark.touch()
     guard = Guard()
     try:
         stacks = Stacks(Folder(tmp_path / "out", "host-a", time.time_ns), PySpy(str(program), "0", has_json=True), guard)
-        stacks.wait_s, stacks.round_s = 1.0, 0.1  # over before a second turn
+        stacks.wait_s, stacks.round_s = 1.0, 0.02  # over before a second turn
         found = [p for process in job if (p := read_process(process.pid))]
         others = [Member(p, "other0", rank) for rank, p in enumerate(found)] * 8
         stacks.round([*others, Member(found[0], "main", 0)], 0)
