@@ -139,12 +139,12 @@ def test_a_capture_killed_at_any_moment_with_the_real_py_spy_leaves_nobody_stopp
     job: list[subprocess.Popen[bytes]], port: int, tmp_path: Path
 ) -> None:
     pids = [process.pid for process in job]
-    for attempt in range(12):
+    for attempt in range(6):
         running = start_capture(
             "--out", tmp_path / f"out{attempt}", "--rounds", 50, "--gap", 0, "--host", "host-a", "--job", port, "--native"
         )
         wait_until((tmp_path / f"out{attempt}" / "host-a" / "stacks").exists)
-        time.sleep(0.03 * attempt)
+        time.sleep(0.06 * attempt)
         running.kill()
         running.wait()
         wait_until(lambda n=attempt: not naming(f"{tmp_path}/out{n}"))  # the guard
