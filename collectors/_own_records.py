@@ -41,15 +41,23 @@ def _first_schema(data: bytes) -> str | None:
 
 def document(source: Source, schema: str) -> Mapping[str, Any]:
     """The one object of a file. Raises EvidenceError where there is none of that schema."""
-    data, torn = source.read(MAX_BYTES + 1)
-    if torn or len(data) > MAX_BYTES:
-        raise EvidenceError(source.path, None, f"breaks off: {torn}" if torn else f"larger than {MAX_BYTES:,} bytes: no such record")
+    found = json_object(source, MAX_BYTES)
+    if found.get("schema_version") != schema:
+        raise EvidenceError(source.path, None, f"no record of schema {schema}")
+    return found
+
+
+def json_object(source: Source, max_bytes: int) -> dict[str, Any]:
+    """The one JSON object that a whole file holds. Raises EvidenceError where it is torn, larger than `max_bytes`, or none."""
+    data, torn = source.read(max_bytes + 1)
+    if torn or len(data) > max_bytes:
+        raise EvidenceError(source.path, None, f"breaks off: {torn}" if torn else f"larger than {max_bytes:,} bytes: no such record")
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise EvidenceError(source.path, None, f"no valid JSON ({str(error)[:100]})") from None
-    if not isinstance(found, dict) or found.get("schema_version") != schema:
-        raise EvidenceError(source.path, None, f"no record of schema {schema}")
+    if not isinstance(found, dict):
+        raise EvidenceError(source.path, None, "no JSON object")
     return found
 
 

@@ -8,7 +8,6 @@ steps that failed, and what a partial capture lacks.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from collectors._kernel_prefix import host_name
-from rca.errors import EvidenceError
+from collectors._own_records import json_object
 from rca.tables import TABLES
 from rca.types import Skip, Source
 
@@ -48,15 +47,7 @@ def claims(name: str, head: bytes) -> bool:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of one of the three documents, in its order."""
-    data, torn = source.read(MAX_BYTES + 1)
-    if torn or len(data) > MAX_BYTES:
-        raise EvidenceError(source.path, None, f"breaks off: {torn}" if torn else f"more than {MAX_BYTES:,} bytes: no list of a capture")
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise EvidenceError(source.path, None, f"no valid JSON ({error})") from None
-    if not isinstance(document, dict):
-        raise EvidenceError(source.path, None, "no object")
+    document = json_object(source, MAX_BYTES)
     host = host_name(_text(document.get("host")))
     if document.get("schema_version") == PROCESSES:
         yield TABLES["ranks"], TABLES["ranks"].rows(list(_ranks(document.get("processes"), host, "main")))

@@ -122,7 +122,7 @@ def test_links_pipes_and_files_too_large_are_not_copied(
     (tmp_path / "dump_0").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "dump_1")
     (tmp_path / "dump_2").write_bytes(b"x" * 100)
-    monkeypatch.setattr(_capture_recorder, "MAX_BYTES", 99)
+    monkeypatch.setattr(_capture_recorder, "MAX_BYTES", 99)  # the limit alone is lowered: a file over it would be 256 MB
     assert copy_dumps(folder, members, "fr") == {}
     assert [status for status, _ in steps(folder, "recorder_file")] == ["failed"] * 3
     assert not (folder.root / "fr").exists()
@@ -149,7 +149,7 @@ def test_a_file_that_changes_whenever_it_is_looked_at_is_not_taken_for_whole(
             file.write(b"more")
         return look(descriptor)
 
-    monkeypatch.setattr(_capture_recorder, "QUIET_S", 0.01)
+    monkeypatch.setattr(_capture_recorder, "QUIET_S", 0.01)  # the wait between two looks alone is shortened
     monkeypatch.setattr(os, "fstat", grows)
     found = copy_dumps(folder, [member], "fr")
     monkeypatch.undo()

@@ -78,13 +78,7 @@ def _happened(document: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(document: Mapping[str, Any]) -> list[str]:
-    weeks = len(document["weeks_before"])
-    head = f"{weeks} week{'s' * (weeks != 1)} before" if weeks else "weeks before"
-    rows = [
-        (figure["says"], words.quantity(figure["value"], figure["unit"]), words.before(figure), words.basis(figure))
-        for figure in document["figures"]
-    ]
-    return [_table(("figure", "this week", head, "rests on"), rows, right=(1, 2))]
+    return [_table(*words.figure_table(document), right=(1, 2))]
 
 
 def _stages(document: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ __all__ = [
     "by_name",
     "cost_row",
     "counted",
+    "figure_table",
     "headline",
     "heads",
     "incident_row",
@@ -173,6 +174,14 @@ def stage_row(row: Row) -> tuple[str, ...]:
     over = "" if row["num_over"] is None else f"{row['num_over']} of {row['num']}"
     times = (seconds(row["median_s"]), seconds(row["p90_s"])) if row["num"] else (MISSING, MISSING)
     return (row["stage"], *times, budget, over or f"(of {row['num']})", f"{row['num_unknown']}, {row['num_absent']}")
+
+
+def figure_table(document: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Titles and rows of all figures: this week, the weeks before, and what each rests on."""
+    weeks = len(document["weeks_before"])
+    head = f"{weeks} week{'s' * (weeks != 1)} before" if weeks else "weeks before"
+    rows = [(figure["says"], quantity(figure["value"], figure["unit"]), before(figure), basis(figure)) for figure in document["figures"]]
+    return ("figure", "this week", head, "rests on"), rows
 
 
 def incident_row(row: Mapping[str, Any]) -> tuple[str, ...]:
