@@ -385,7 +385,11 @@ _ALL: Final = (
         Column("caused_by", INT, "Xid that the line itself names as its cause"),
         Column("recovery", TEXT, "what the line says is needed: reset, reboot, drain, drain_reset, imex, none"),
         Column("sub_code", INT, "sub-code of an NVLink line (Xid 144-150): bits 20-25 of its first word"),
-        Column("remote_effect", TEXT, "what the GPU at the link's other end will show, by the vendor's sheet: none, packet_loss ...; null = not known"),
+        Column(
+            "remote_effect",
+            TEXT,
+            "what the GPU at the link's other end will show, by the vendor's sheet: none, packet_loss ...; null = not known",
+        ),
         Column("driver_version", TEXT, "version of the NVIDIA driver that the same file names for that host and boot"),
         Column("gpu_uuid", TEXT, "UUID that the driver gave for that slot in that boot: a slot is no device"),
         Column("gpu_serial", TEXT, "board serial number, likewise"),
@@ -478,9 +482,13 @@ _ALL: Final = (
         "component of a host (or of a rank's process) and its version, setting or hash",
         Column("host", TEXT, "host, lower-case first label; null where only the rank is told"),
         RANK,
-        Column("component", TEXT, "nvidia_driver, kernel, nccl, torch, vbios, image:NAME, env:NAME, pip:NAME, firmware:DEVICE, hash:FILE, ..."),
+        Column(
+            "component", TEXT, "nvidia_driver, kernel, nccl, torch, vbios, image:NAME, env:NAME, pip:NAME, firmware:DEVICE, hash:FILE, ..."
+        ),
         Column("value", TEXT, "version, setting or hash, as the source writes it"),
-        Column("source", TEXT, "what told it: capture, kernel_log, nccl_log, torch_log, nvidia_smi, pip, env, collect_env, kubernetes, table"),
+        Column(
+            "source", TEXT, "what told it: capture, kernel_log, nccl_log, torch_log, nvidia_smi, pip, env, collect_env, kubernetes, table"
+        ),
         Column("observed_at", INSTANT, "when it was so; null where the source gives no date, year and zone"),
         lead=_FROM,
     ),
