@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from importlib import resources
+
+from rca.catalogues import cached, rows
 
 __all__ = ["group_id", "group_kind", "parse_ranks", "plain_text", "unlisted_group_id"]
 
 _RANKS = re.compile(r"[\[\](){}\s,\d]*")
 MAX_RANK = 1 << 31
+MAX_KNOWN = 4096  # descriptions whose kind is remembered
 MAX_RANKS = 1_000_000  # members of one group; more is not a list of ranks
 
 
-@lru_cache(maxsize=1)
+@cached
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    text = resources.files("rca.catalogue").joinpath("group_kinds.csv").read_text("utf-8")
-    return tuple((re.compile(row["pattern"]), row["kind"]) for row in csv.DictReader(text.splitlines()))
+    return tuple((re.compile(row["pattern"]), row["kind"]) for row in rows("group_kinds"))
 
 
-@lru_cache(maxsize=4096)
+@cached
+def _known() -> dict[str, str]:
+    """Kinds told so far: few descriptions stand in very many dumps."""
+    return {}
+
+
 def group_kind(desc: str) -> str:
     """Kind of a group from its description (rca/catalogue/group_kinds.csv); `other` when it has one that says nothing, else `unknown`."""
+    known = _known()
+    if desc not in known:
+        if len(known) >= MAX_KNOWN:
+            known.clear()
+        known[desc] = _kind(desc)
+    return known[desc]
+
+
+def _kind(desc: str) -> str:
     lowered = desc.strip().lower()
     for pattern, kind in _patterns():
         if pattern.search(lowered):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import polars as pl
 
-from rca import __version__, belonging, topology
+from rca import __version__, belonging, catalogues, topology
 from rca.errors import CaseError, UnwritableCase
 from rca.reading import Parts, Progress, Reading, collectors, read_source, readings_frame, without_gc
 from rca.sources import WORKSPACE, Inventory
@@ -61,7 +61,7 @@ class MemoryCase(Derived):
 
     def table(self, name: str, *, where: str | None = None) -> pl.LazyFrame:
         """A declared table; empty when nothing was read for it."""
-        frame = self.frames.get(name, TABLES[name].frame()).lazy()
+        frame = (self.frames[name] if name in self.frames else TABLES[name].frame()).lazy()
         return frame if where is None else frame.filter(pl.col(where))
 
 
@@ -311,7 +311,13 @@ def build(
 def _fill(connection: duckdb.DuckDBPyConnection, read: Read, folder: Path) -> None:
     connection.execute("SET TimeZone='UTC'")
     connection.execute("CREATE TABLE meta (key VARCHAR, value VARCHAR)")
-    for pair in (("schema", SCHEMA_VERSION), ("firstfault", __version__), ("fingerprint", read.inventory.fingerprint)):
+    made_of = {
+        "schema": SCHEMA_VERSION,
+        "firstfault": __version__,
+        "fingerprint": read.inventory.fingerprint,
+        "site": catalogues.site_fingerprint(),
+    }
+    for pair in made_of.items():
         connection.execute("INSERT INTO meta VALUES (?, ?)", list(pair))
     for name in TABLES:
         connection.execute(TABLES[name].ddl)
@@ -335,7 +341,7 @@ def _insert_parts(connection: duckdb.DuckDBPyConnection, name: str, parts: Itera
 
 
 def is_current(target: Path, inventory: Inventory) -> bool:
-    """Whether a case file is there that was built from just these files by this version."""
+    """Whether a case file is there that was built from just these files by this version, with the site's rules that count now."""
     if not target.is_file():
         return False
     try:
@@ -347,5 +353,8 @@ def is_current(target: Path, inventory: Inventory) -> bool:
     except CaseError:
         return False
     return (
-        meta.get("schema") == SCHEMA_VERSION and meta.get("firstfault") == __version__ and meta.get("fingerprint") == inventory.fingerprint
+        meta.get("schema") == SCHEMA_VERSION
+        and meta.get("firstfault") == __version__
+        and meta.get("fingerprint") == inventory.fingerprint
+        and meta.get("site") == catalogues.site_fingerprint()
     )

@@ -5,32 +5,29 @@ Bits add up over families; what follows from an earlier record in the causal ord
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from importlib import resources
 
 from rca import plugins
+from rca.catalogues import cached, rows
 from rca.types import Finding, Outcome, Sign
 
 __all__ = ["Support", "Suspects", "bits", "explained", "sign_of", "strength", "support"]
 
 CAUSAL_ORDER = ("stop", "device", "death", "exception")  # families of records that explain what comes after; all others come last
 SIGNS_OF_LIFE = ("job_motion", "process_death")  # questions that are clear only when the job moved, or all of it ended well
-FOLLOWING = ("silent", "stack", "stuck", "ring", "tie")  # families that show who stands still, for whatever reason
+FOLLOWING = ("silent", "stack", "stuck", "ring", "tie", "network")  # families that show who stands still or apart, for whatever reason
 FIRM_BITS = 8.0  # strength from which a record explains others
 LEADING_BITS = 12.0  # strength from which it names the cause of its suspects' trouble
 Suspects = tuple[int, ...]
 Support = dict[tuple[str, Suspects], tuple[float, tuple[str, ...]]]  # (cause, suspects) -> bits, and the findings they come from
 
 
-@lru_cache(maxsize=1)
+@cached
 def bits() -> Mapping[tuple[str, str, str], float]:
     """(analysis, sign, cause) -> bits, from catalogue/bits.csv."""
-    text = resources.files("rca.catalogue").joinpath("bits.csv").read_text("utf-8")
-    return {(r["analysis"], r["sign"], r["cause"]): float(r["bits"]) for r in csv.DictReader(text.splitlines())}
+    return {(r["analysis"], r["sign"], r["cause"]): float(r["bits"]) for r in rows("bits")}
 
 
 def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support:

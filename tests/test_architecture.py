@@ -17,7 +17,7 @@ from _house import ROOT
 
 PACKAGES = ("rca", "collectors", "apps")
 FILES = tuple(sorted(p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")))
-FOUNDATION = ("rca", "rca.types", "rca.tables", "rca.causes", "rca.errors", "rca.plugins")
+FOUNDATION = ("rca", "rca.types", "rca.tables", "rca.causes", "rca.errors", "rca.plugins", "rca.catalogues")
 ENGINE = (*FOUNDATION, "rca.roster", "rca.sources", "rca.reading", "rca.topology", "rca.belonging", "rca.timing_sets")
 STDLIB = frozenset(sys.stdlib_module_names)
 
@@ -31,6 +31,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/tables.py": (FOUNDATION, ("polars",)),
     "rca/causes.py": (FOUNDATION, ("polars",)),
     "rca/sources.py": (FOUNDATION, ()),
+    "rca/catalogues.py": (("rca.errors", "rca.causes"), ()),
     "rca/files.py": (("rca.errors", "rca.sources"), ()),
     "rca/topology.py": (FOUNDATION, ("polars", "numpy")),
     "rca/roster.py": (FOUNDATION, ("polars",)),
@@ -60,7 +61,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/drills/*": ((*FOUNDATION, "rca.drills._*"), ("polars", "numpy", "torch", "zstandard")),
     "rca/catalogue/*": ((), ()),
     "collectors/_capture/*": (("rca.errors", "collectors._capture.*"), ("pynvml",)),
-    "collectors/*": (("rca.types", "rca.tables", "rca.errors", "collectors._*"), ("polars",)),
+    "collectors/*": (("rca.types", "rca.tables", "rca.errors", "rca.catalogues", "collectors._*"), ("polars",)),
     "apps/charts.py": (("rca", "rca.*", "apps.*"), ("polars", "plotly")),
     "apps/explorer.py": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
     "apps/pages/*": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),

@@ -6,17 +6,15 @@ without a zone become instants as `rca.clocks` tells them, or stay out. What is 
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
-from importlib import resources
 from typing import Any, Final
 
 import polars as pl
 
+from rca.catalogues import cached, rows
 from rca.clocks import Clocks, clocks
 from rca.incidents.records import Record, iso, job_of
 from rca.roster import Roster
@@ -91,11 +89,10 @@ def fingerprint(case: Tables) -> tuple[int, str]:
     return len(ids), hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
 
 
-@lru_cache(maxsize=1)
+@cached
 def _informs() -> frozenset[str]:
     """Kinds of lines in which nothing is wrong."""
-    text = resources.files("rca.catalogue").joinpath("signatures.csv").read_text("utf-8")
-    return frozenset(row["signature"] for row in csv.DictReader(text.splitlines()) if row["role"] == "info")
+    return frozenset(row["signature"] for row in rows("signatures") if row["role"] == "info")
 
 
 def _lines(case: Tables, told: Clocks) -> Iterator[tuple[datetime, str, str]]:
