@@ -101,8 +101,14 @@ class Table:
             elif isinstance(value, list | tuple):
                 series.append(pl.Series(column.name, value, dtype=column.dtype))
             else:
-                series.append(pl.Series(column.name, [value], dtype=column.dtype).new_from_index(0, height))
+                single = self._nulls[column.name] if value is None else pl.Series(column.name, [value], dtype=column.dtype)
+                series.append(single.new_from_index(0, height))
         return pl.DataFrame(series)
+
+    @cached_property
+    def _nulls(self) -> dict[str, pl.Series]:
+        """One null of every column: most columns of most frames are not given."""
+        return {column.name: pl.Series(column.name, [None], dtype=column.dtype) for column in self.columns}
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
         """A frame of exactly this schema from row dictionaries; keys left out are null."""
