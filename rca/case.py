@@ -225,7 +225,7 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
     frames["memberships"] = topology.members_by_coordinates(frames)
     frames["stacks"] = topology.link_stacks(frames, hints)
     hosts = topology.hosts_by_name(frames, hints)
-    for name in ("kernel_events", "host_logs"):
+    for name in topology.HOST_FILES:
         frames[name] = topology.with_hosts(frames[name], hosts)
     frames["readings"] = readings_frame(readings)
     stale = topology.stale_dumps(frames["dumps"], hints)

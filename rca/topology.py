@@ -18,6 +18,7 @@ import polars as pl
 from rca.tables import TABLES
 
 __all__ = [
+    "HOST_FILES",
     "Hint",
     "group_members",
     "link_stacks",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 Frames = Mapping[str, pl.DataFrame]
+HOST_FILES = ("kernel_events", "host_logs", "clock_anchors", "configs")  # tables of files that are of one host each, and may not name it
 
 
 @dataclass(frozen=True)
@@ -204,8 +206,8 @@ def rank_hosts(frames: Frames) -> dict[int, str]:
 
 
 def hosts_by_name(frames: Frames, hints: Mapping[str, Hint]) -> dict[str, str]:
-    """evidence_id -> host, for kernel logs that name none: a host that other evidence knows stands in the file's name, or else its folder's."""
-    silent = {row["evidence_id"] for t in ("kernel_events", "host_logs") for row in frames[t].iter_rows(named=True) if row["host"] is None}
+    """evidence_id -> host, for files of one host that do not name it: one that other evidence knows stands in the file's name, else its folder's."""
+    silent = {row["evidence_id"] for t in HOST_FILES for row in frames[t].iter_rows(named=True) if row["host"] is None}
     named = [frames[t]["host"].drop_nulls().unique() for t in ("ranks", "dump_index", "log_events", "steps")]
     known = sorted(set().union(*named), key=len, reverse=True)
     patterns = [(host, re.compile(rf"(?<![a-z0-9]){re.escape(host)}(?![a-z0-9])", re.I)) for host in known]
@@ -220,10 +222,13 @@ def hosts_by_name(frames: Frames, hints: Mapping[str, Hint]) -> dict[str, str]:
 
 
 def with_hosts(table: pl.DataFrame, hosts: Mapping[str, str]) -> pl.DataFrame:
-    """The table with the host of a file filled in where a row has none."""
+    """The table with the host of a file filled in where a row has none; a row that names a rank is of that rank's host, which others tell."""
     if not hosts:
         return table
-    return table.with_columns(pl.col("host").fill_null(pl.col("evidence_id").replace_strict(hosts, default=None, return_dtype=pl.String)))
+    of_file = pl.col("evidence_id").replace_strict(hosts, default=None, return_dtype=pl.String)
+    if "rank" in table.columns:
+        of_file = pl.when(pl.col("rank").is_null()).then(of_file)
+    return table.with_columns(pl.col("host").fill_null(of_file))
 
 
 def same_groups(frames: Frames) -> dict[tuple[str, int], str]:

@@ -29,6 +29,7 @@ READS = (
     "steps",
     "hosts",
     "kernel_events",
+    "clock_anchors",
     "groups",
 )
 MAX_TEXT = 300
@@ -57,6 +58,7 @@ class Line:
     sample_ids: tuple[str, ...]
     text: str
     is_planned: bool | None = None  # of an announcement
+    peer: str | None = None  # other host or address that the line names
 
     @property
     def place(self) -> tuple[int, ...]:
@@ -152,8 +154,9 @@ def cite_line(line: Line) -> Cite:
 def kernel_line(row: Mapping[str, Any], rank: int | None, logs: JobLogs, *, host: str | None = None) -> Line:
     """A kernel event of a rank (where one is known) as a line; `host` where the row names none: else it is that of the rank."""
     host = row["host"] or host or (logs.hosts.get(rank) if rank is not None else None)
+    at = logs.clocks.at({**row, "host": host})
     return Line(
-        "kernel_events", row["evidence_id"], row["record"], rank, host, host, row["pid"], logs.clocks.at(row), row["kind"], None, None, None, (),
+        "kernel_events", row["evidence_id"], row["record"], rank, host, host, row["pid"], at, row["kind"], None, None, None, (),
         None, (), row["message"] or row["kind"],
     )  # fmt: skip
 
@@ -245,5 +248,5 @@ def _line(
     return Line(
         table, id_, row["record"], rank, host, clock.get(id_) or of_rank, row.get("pid"), job.clocks.at(row, moment=moment), signature,
         row.get("signal"), row.get("exit_code"), row.get("exception"), tuple(row.get("frames") or ()), row.get("step"),
-        tuple(row.get("sample_ids") or ()), text or "", row.get("is_planned"),
+        tuple(row.get("sample_ids") or ()), text or "", row.get("is_planned"), row.get("peer"),
     )  # fmt: skip

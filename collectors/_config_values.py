@@ -1,0 +1,95 @@
+"""Names and spellings of what runs on a host, so that two sources that say the same give the same component and value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from collectors._kernel_prefix import host_name
+
+__all__ = ["FAMILIES", "cuda_version", "driver_version", "host_of_path", "known", "nccl_version", "package", "scalar"]
+
+MAX_VALUE: Final = 400  # characters of a value that are kept
+FAMILIES: Final = re.compile(r"(?:NCCL|TORCH|PYTORCH|CUDA|GLOO|UCX|FI|OFI)_[A-Z0-9_]{1,80}")  # of environment variables; no other is kept
+_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|COOKIE|BEARER|://[^/@\s]{1,200}@", re.I)
+_DRIVER: Final = re.compile(r"(?<![\d.])(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)(?![\d.])")
+_KNOWN: Final[Mapping[str, tuple[str, ...]]] = {  # component -> spellings, with _ for every blank, dash and dot
+    "nvidia_driver": (
+        "driver",
+        "driver_version",
+        "nvidia_driver",
+        "nvidia_driver_version",
+        "gpu_driver",
+        "gpu_driver_version",
+        "cuda_driver_pkg",
+    ),
+    "kernel": ("kernel", "kernel_version", "kernel_release", "kernelversion", "uname", "uname_r"),
+    "os": ("os", "os_image", "osimage", "os_version", "distro", "pretty_name"),
+    "nccl": ("nccl", "nccl_version"),
+    "cuda": ("cuda", "cuda_version", "cuda_toolkit", "cuda_toolkit_version"),
+    "cudnn": ("cudnn", "cudnn_version"),
+    "torch": ("torch", "torch_version", "pytorch", "pytorch_version"),
+    "python": ("python", "python_version"),
+    "vbios": ("vbios", "vbios_version", "gpu_vbios"),
+    "ofed": ("ofed", "ofed_version", "mlnx_ofed", "mofed", "mofed_version", "doca_ofed"),
+    "firmware": ("firmware", "fw", "fw_version", "fw_ver", "hca_firmware", "nic_firmware", "firmware_version"),
+    "image": ("image", "container", "container_image", "image_id", "imageid", "image_digest", "container_image_id"),
+}
+_BY_SPELLING: Final = {spelling: name for name, spellings in _KNOWN.items() for spelling in spellings}
+_FILLER: Final = re.compile(  # words of a file's name that say what it is, not whose
+    r"(?i)(?<![a-z0-9])(?:pip3?|freeze|list|packages?|env|environ(?:ment)?|printenv|collect|torch|info|nvidia|smi|gpus?|query|versions?|configs?|facts?|hosts?"
+    r"|txt|csv|json|log|out)(?![a-z0-9])"
+)
+
+
+def known(name: str) -> str | None:
+    """The component that a common spelling means; None for any other name."""
+    return _BY_SPELLING.get(re.sub(r"[\s.\-]+", "_", name.strip().lower()))
+
+
+def scalar(value: Any) -> str | None:
+    """A value as text: words, numbers and truths; None for what is none, empty or holds a secret."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float) and abs(value) < 1e18:
+        return str(value)
+    if not isinstance(value, str):
+        return None
+    text = " ".join(value.encode("utf-8", "replace").decode().split())[:MAX_VALUE]
+    return (
+        None if not text or _SECRET.search(text) or text.lower() in ("n/a", "[n/a]", "none", "null", "unknown", "[not supported]") else text
+    )
+
+
+def package(name: str) -> str:
+    """A package as the index names it: pip:nvidia-nccl-cu12."""
+    return "pip:" + re.sub(r"[-_.]+", "-", name.strip().lower())
+
+
+def driver_version(text: str) -> str | None:
+    """The version in what names an NVIDIA driver, however much stands round it."""
+    found = _DRIVER.search(text)
+    return found[1] if found else None
+
+
+def nccl_version(code: int) -> str | None:
+    """2.21.5 of 22105; until 2.8 a version had one digit less for its minor part (2708 is 2.7.8)."""
+    if 1000 <= code < 10000:
+        return f"{code // 1000}.{code // 100 % 10}.{code % 100}"
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}" if 10000 <= code < 1_000_000 else None
+
+
+def cuda_version(code: int) -> str | None:
+    """12.4 of 12040."""
+    return f"{code // 1000}.{code % 1000 // 10}" if 1000 <= code < 100_000 else None
+
+
+def host_of_path(path: str) -> str | None:
+    """The host that the name of a file, else of its folder, leaves when the words for its content are taken out; a name has a digit or a dash."""
+    for part in reversed(PurePosixPath(path).parts[-2:]):
+        rest = re.sub(r"^[\W_]+|[\W_]+$", "", _FILLER.sub("", part))
+        if re.fullmatch(r"[A-Za-z][A-Za-z0-9.\-]{1,62}", rest) and re.search(r"\d|[a-z]-[a-z]", rest):
+            return host_name(rest)
+    return None

@@ -1,0 +1,236 @@
+"""Whom do the hosts accuse that report network errors?
+
+1. Take every line in which a transport names the far end of a failed connection (`_network_reports`). Flushed requests only follow from an
+   earlier error; a failed registration is the reporter's own side; neither is a vote.
+2. Leave out what something else explains: a fault of a rank's own that is not clearly later than the report (a process that ends closes its
+   connections), a stop of the job, an error after which the rank made further steps, a far end that itself had given up before.
+3. Count for every far end the distinct hosts that report it. Who alone is accused by a clear majority of the reporting hosts (and by at
+   least two) is named; the speaker never is. Failing that, count again without far ends that report others themselves: they may only pass on.
+4. One connection has two ends, and either may be it; equal votes are a tie; where all accuse all, it is a switch or the fabric, no host.
+5. A port that reports its own error is the exception: it accuses the host that prints it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from rca.analyses._alive import went_on
+from rca.analyses._faults import TIMED_OUT, Story, complains, story
+from rca.analyses._job_logs import READS, Line, cite_line
+from rca.analyses._network_reports import READS as READS_TOO
+from rca.analyses._network_reports import Report, kind_of_report, reports, speaker
+from rca.analyses._words import iso, ranks_text
+from rca.errors import NotEnoughEvidence
+from rca.types import Cite, Finding, Sign, Tables
+
+NEEDS = ("log_events",)
+USES = (*(table for table in READS if table not in NEEDS), *READS_TOO)
+SIGNS = {
+    "accused": Sign("network", ("network_fault", "network_transient", "host_lost", "process_killed", "unknown")),
+    "gone": Sign("network", ("host_lost", "process_killed", "network_fault", "user_exception", "unknown")),
+    "link": Sign("network", ("network_fault", "network_transient", "unknown")),
+    "tie": Sign("network", ("network_fault", "network_transient", "unknown")),
+    "everywhere": Sign("network", ("network_fault", "network_transient", "unknown")),
+    "port_error": Sign("network", ("network_transient", "network_fault", "unknown")),
+    "own_side": Sign("mention", ()),
+}
+
+ENOUGH: Final = 2  # hosts that must accuse one: a single one cannot tell the far end from its own
+CLEAR: Final = 2  # times as many as accuse any other, its own reports left aside
+MANY: Final = 3  # hosts on both sides from which on it is no pair any more
+SHARE: Final = 0.5  # of the reporting hosts that must be exceeded
+MAX_CITES: Final = 6
+MAX_NAMED: Final = 6
+NO_FAULT: Final = frozenset({"cut_off"})  # a traceback without its last line may itself be the network's
+_PORT_ERROR: Final = re.compile(
+    r"(?i)port error|catastrophic|(?<!non-)(?<!non)fatal event(?! on)"
+)  # the others tell of changes, or of one queue
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """A finding for the host that is accused, or for what the votes leave open; one more for ports that failed, or for errors of the own side."""
+    told = case.derive(story)
+    if not told.logs.lines:
+        raise NotEnoughEvidence("the logs here are of another job or launch")
+    if not told.not_seen_to_end_well:
+        return ()  # connections end when jobs do
+    lines = [line for line in told.logs.lines if _may_count(line, told)]
+    live = [line for line in lines if not _is_explained(line, told) and not went_on(case, told.logs, line)]
+    found = [*_ports(live, told), *_own_side(live, told)]
+    given = _without_victims(reports(case, told.logs, live), told)
+    return [*found, _verdict(given, told)] if given else found
+
+
+def _may_count(line: Line, told: Story) -> bool:
+    return line.signature == "nccl_net_async_event" or kind_of_report(line) is not None
+
+
+def _is_explained(line: Line, told: Story) -> bool:
+    """Whether a stop, or a fault of a rank's own that is not clearly later, explains that connections failed."""
+    causes = [fault.line for fault in told.first if fault.kind not in NO_FAULT]
+    if told.stop.is_asked and told.stop.began is not None:
+        causes.append(told.stop.began)
+    return any(told.logs.order(line, cause) != -1 for cause in causes)
+
+
+def _without_victims(given: Sequence[Report], told: Story) -> list[Report]:
+    """Reports whose far end had not given up before: who waited in vain closes its own connections then."""
+    gave_up: dict[str, list[Line]] = defaultdict(list)
+    for line in told.logs.lines:
+        if complains(line):
+            gave_up[speaker(line, told.logs)].append(line)
+    left = []
+    for report in given:
+        own = gave_up.get(report.accused, ())
+        if report.kind == "closed":
+            is_victim = any(told.logs.order(line, report.line) != 1 for line in own)
+        else:  # a queue fails at both ends at once: only a time-out that is clearly earlier makes the far end a victim
+            is_victim = any(line.signature in TIMED_OUT and told.logs.order(line, report.line) == -1 for line in own)
+        if not is_victim:
+            left.append(report)
+    return left
+
+
+def _votes(given: Sequence[Report]) -> dict[str, set[str]]:
+    """Far end -> the hosts that report it."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for report in given:
+        found[report.accused].add(report.reporter)
+    return found
+
+
+def _chosen(given: Sequence[Report]) -> str | None:
+    """The far end that a clear majority of the other reporting hosts accuse, and twice as many as any other."""
+    votes = _votes(given)
+    reporters = {report.reporter for report in given}
+    for end, voters in sorted(votes.items(), key=lambda item: (-len(item[1]), item[0])):
+        rivals = max((len(others - {end}) for other, others in votes.items() if other != end), default=0)
+        return end if len(voters) >= ENOUGH and len(voters) > SHARE * len(reporters - {end}) and len(voters) >= CLEAR * rivals else None
+    return None
+
+
+def _firsthand(given: Sequence[Report], told: Story) -> list[Report]:
+    """Reports whose far end reports nobody itself, or clearly later: the others may only pass on what they suffered."""
+    earliest: dict[str, list[Line]] = defaultdict(list)
+    for report in given:
+        earliest[report.reporter].append(report.line)
+    return [r for r in given if not any(told.logs.order(line, r.line) != 1 for line in earliest.get(r.accused, ()))]
+
+
+def _verdict(given: Sequence[Report], told: Story) -> Finding:
+    """What the votes say: one host, both ends of one connection, a tie, or everybody."""
+    if (end := _chosen(given)) is not None:
+        return _accusation(end, given, told)
+    firsthand = _firsthand(given, told)
+    if (end := _chosen(firsthand)) is not None:
+        return _accusation(end, firsthand, told)
+    given = firsthand or given
+    pairs = {tuple(sorted((report.reporter, report.accused))) for report in given}
+    reporters, ends = {report.reporter for report in given}, set(_votes(given))
+    if len(pairs) == 1:
+        return _open("link", given, told, f"{_named(pairs.pop())} report a failed connection between them, and nobody else does")
+    if len(reporters) >= MANY and len(ends) >= MANY:
+        says = (
+            f"{len(reporters)} hosts report failed connections to {len(ends)} others and no one stands out: a switch or the fabric, no host"
+        )
+        return _open("everywhere", given, told, says)
+    if len(reporters) == 1:
+        says = f"{_named(reporters)} alone reports failed connections, to {_named(ends)}: its own adapter fits as well as theirs"
+        return _open("tie", given, told, says)
+    return _open("tie", given, told, f"{_named(reporters)} report failed connections to {_named(ends)}, and the votes do not decide")
+
+
+def _accusation(end: str, given: Sequence[Report], told: Story) -> Finding:
+    logs = told.logs
+    against = [report for report in given if report.accused == end]
+    voters = {report.reporter for report in against}
+    reporters = {report.reporter for report in given} - {end}
+    is_closed = 2 * len({r.reporter for r in against if r.kind == "closed"}) > len(voters)
+    on_host = logs.ranks_on(end) if against[0].is_host else ()
+    ranks = () if is_closed and len(on_host) > 1 else on_host
+    what = "that it closed or refused connections" if is_closed else "that transfers with it failed"
+    of = f"{len(voters)} of {len(reporters)} hosts that report network errors say of {end} {what}"
+    where = f" ({ranks_text(on_host)})" if on_host else "" if against[0].is_host else "; which host has that address no evidence says"
+    says = of + where + ("; nothing of its own explains it" if is_closed else "")
+    numbers = _numbers(against, told) | {"num_accusing": len(voters), "num_reporting": len(reporters), "accused": end}
+    numbers["candidates"] = [] if ranks else list(on_host)
+    return Finding(
+        "network_votes", "gone" if is_closed else "accused", says, ranks=ranks, hosts=(end,), scope=f"accused {end}",
+        explains=tuple(sorted(logs.everyone - set(ranks))) if ranks else (), numbers=numbers, cites=_cites(against),
+    )  # fmt: skip
+
+
+def _open(sign: str, given: Sequence[Report], told: Story, says: str) -> Finding:
+    """Nobody is accused; of one connection the far end, which is what the lines name, is shown as the host concerned."""
+    votes = _votes(given)
+    ends = sorted({report.reporter for report in given} | set(votes))
+    fitting = sorted({rank for host in ends for rank in told.logs.ranks_on(host)}) if sign != "everywhere" else []
+    numbers = _numbers(given, told) | {
+        "votes": {end: len(voters) for end, voters in sorted(votes.items())},
+        "ends": ends,
+        "candidates": fitting,
+    }
+    hosts = tuple(sorted(votes)) if sign == "link" and len(votes) == 1 else ()
+    says += f"; either end fits ({' or '.join(ends)}), and so does what lies between them" if sign == "link" else ""
+    return Finding("network_votes", sign, says, hosts=hosts, scope=f"{sign} {ends}", numbers=numbers, cites=_cites(given))
+
+
+def _numbers(given: Sequence[Report], told: Story) -> dict[str, object]:
+    return {"failed_at": iso(min((r.line.at for r in given if r.line.at is not None), default=None))}
+
+
+def _ports(lines: Sequence[Line], told: Story) -> list[Finding]:
+    """A port that failed accuses the host that prints it; ports of several hosts accuse what they hang on."""
+    by_host: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.signature == "nccl_net_async_event" and _PORT_ERROR.search(line.text):
+            by_host[speaker(line, told.logs)].append(line)
+    if not by_host:
+        return []
+    every = [line for _, own in sorted(by_host.items()) for line in own]
+    cites = tuple(cite_line(line) for line in every)[:MAX_CITES]
+    numbers: dict[str, object] = {"failed_at": iso(min((line.at for line in every if line.at is not None), default=None))}
+    if len(by_host) > 1:
+        says = (
+            f"{len(by_host)} hosts report errors of their own network ports ({_named(by_host)}): what they share is a switch or the fabric"
+        )
+        return [Finding("network_votes", "everywhere", says, scope=f"ports {sorted(by_host)}", numbers=numbers, cites=cites)]
+    (host,) = by_host
+    ranks = told.logs.ranks_on(host)
+    says = f"{host} reports an error of its own network port: {every[0].text.strip()[:160]}"
+    return [
+        Finding(
+            "network_votes", "port_error", says, ranks=ranks, hosts=() if host.startswith("file ") else (host,), scope=f"port {host}",
+            explains=tuple(sorted(told.logs.everyone - set(ranks))) if ranks else (), numbers=numbers, cites=cites,
+        )
+    ]  # fmt: skip
+
+
+def _own_side(lines: Sequence[Line], told: Story) -> list[Finding]:
+    """Errors of registration or access on the reporting side: no far end is to blame, which a person should know."""
+    own = [line for line in lines if kind_of_report(line) == "local"]
+    if not own:
+        return []
+    hosts = {speaker(line, told.logs) for line in own}
+    says = f"{_named(hosts)}: the transport failed on the reporting side (memory, or a call into its adapter): no far end is accused"
+    return [Finding("network_votes", "own_side", says, scope=f"own side {sorted(hosts)}", cites=tuple(map(cite_line, own))[:MAX_CITES])]
+
+
+def _cites(given: Sequence[Report]) -> tuple[Cite, ...]:
+    """The first line of every pair, so that as many hosts as possible are heard."""
+    first: dict[tuple[str, str], Line] = {}
+    for report in given:
+        first.setdefault((report.reporter, report.accused), report.line)
+    return tuple(cite_line(line) for _, line in sorted(first.items(), key=lambda item: item[0]))[:MAX_CITES]
+
+
+def _named(hosts: Collection[str] | Mapping[str, object]) -> str:
+    names = sorted(hosts)
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
