@@ -2,13 +2,13 @@
 
 Two kinds of facts need no common clock. A member cannot see a collective end before the last member has made the call, and a rank cannot end
 a step before the others have begun it: each bounds the difference of two clocks from one side, all together from both. And a stamp
-without a zone differs from an instant of the same file, rank or host by a multiple of a quarter of an hour.
+without a zone differs from an instant of the same file, rank or host by a multiple of a quarter of an hour. Kernel logs are placed by
+`rca.kernel_times`.
 """
 
 from __future__ import annotations
 
 import heapq
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,12 +18,13 @@ from typing import Any, Final
 
 import polars as pl
 
+from rca.kernel_times import KernelTimes, kernel_times
+from rca.local_time import QUARTER_S, filled
 from rca.types import Tables
 
 __all__ = ["UNMEASURED_S", "Clocks", "clocks"]
 
 UNMEASURED_S: Final = 300.0  # error of a host whose clock nothing bounds: authentication (Kerberos, munge) fails beyond five minutes
-QUARTER_S: Final = 900  # zones are multiples of this
 SLACK_S: Final = 240.0  # a stamp and an instant of one file, rank or host may be this far apart and still tell the zone
 MAX_ZONE_S: Final = 14 * 3600
 FIRST_AT, LAST_AT = (
@@ -55,12 +56,15 @@ class Clocks:
     def at(self, row: Mapping[str, Any], *, moment: str = "logged_at") -> datetime | None:
         """The UTC instant of a row: as written, else from the seconds since boot, else from its local stamp and the zone of its file.
 
-        `row` has `evidence_id` and, as far as its table has them, `<moment>`, `<moment>_local`, `uptime_s`, `host`, `rank`. None where
-        nothing tells, or what is told cannot be: the year 9999, 1970.
+        `row` has `evidence_id` and, as far as its table has them, `record`, `<moment>`, `<moment>_local`, `uptime_s`, `host`, `rank`. None
+        where nothing tells, or what is told cannot be: the year 9999, 1970.
         """
         found: datetime | None = row.get(moment)
         if found is not None:
             return found if _is_sane(found) else None
+        placed = self.kernel.placed.get((row["evidence_id"], row.get("record") or "")) if "uptime_s" in row else None
+        if placed is not None:
+            return placed.at
         boot = self._boots.get(row.get("host") or "")
         if boot is not None and row.get("uptime_s") is not None:
             return _after(boot, row["uptime_s"])
@@ -75,7 +79,7 @@ class Clocks:
         near = self._span
         if zone is None or near is None:
             return None
-        local = _parse(local_text, near[1] + timedelta(seconds=zone))
+        local = filled(local_text, near[1] + timedelta(seconds=zone))
         return (local - timedelta(seconds=zone)).replace(tzinfo=UTC) if local is not None and _is_sane(local.replace(tzinfo=UTC)) else None
 
     def order(self, one: tuple[datetime | None, str | None], two: tuple[datetime | None, str | None]) -> int | None:
@@ -88,6 +92,22 @@ class Clocks:
         (offset, error), (other_offset, other_error) = (self.of(at[1]) or (0.0, UNMEASURED_S / 2) for at in (one, two))
         apart -= offset - other_offset
         return None if abs(apart) <= error + other_error else 1 if apart > 0 else -1
+
+    @cached_property
+    def kernel(self) -> KernelTimes:
+        """When, and in which boot, each row of `kernel_events` was."""
+        return kernel_times(self.case, self._span, self._log_zones)
+
+    @cached_property
+    def _log_zones(self) -> dict[str, float]:
+        """host -> zone, s, of the logs that speak of it or of its ranks, where all of them have one and the same."""
+        host_of = dict(_hosts(self.case).collect().iter_rows())
+        found: dict[str, set[float | None]] = defaultdict(set)
+        for id_, naive in self._local.items():
+            for host in naive.hosts | {host_of[rank] for rank in naive.ranks if rank in host_of}:
+                if not naive.is_kernel:
+                    found[host].add(self._zone(id_))
+        return {host: zone for host, zones in found.items() if len(zones) == 1 and (zone := next(iter(zones))) is not None}
 
     @cached_property
     def _offsets(self) -> dict[str, tuple[float, float]]:
@@ -166,7 +186,7 @@ class Clocks:
             return told.pop() if len(told) == 1 else None
         own = self._by_evidence.get(evidence_id)
         span = own or _wide(self._by_rank[rank] for rank in naive.ranks if rank in self._by_rank) or self._span
-        local = [t for t in (_parse(text, span[1]) for text in naive.stamps) if t is not None]
+        local = [t for t in (filled(text, span[1]) for text in naive.stamps) if t is not None]
         fitting = _shifts((min(local), max(local)), span) if local else []
         alike = {zone for zone in by_step.values() if zone in fitting}
         return alike.pop() if len(alike) == 1 else fitting[0] if len(fitting) == 1 else None
@@ -183,7 +203,7 @@ class Clocks:
         printed = self.case.table("progress").filter(pl.col("ended_at_local").is_not_null() & pl.col("step").is_not_null())
         zones: dict[str, set[float | None]] = defaultdict(set)
         for id_, step, text in printed.select("evidence_id", "step", "ended_at_local").collect().iter_rows():
-            local = _parse(text, ends[step]) if step in ends else None
+            local = filled(text, ends[step]) if step in ends else None
             if local is not None:
                 apart = (local - ends[step].replace(tzinfo=None)).total_seconds()
                 quarters = round(apart / QUARTER_S)
@@ -231,24 +251,6 @@ def _shifts(local: Instants, span: Instants) -> list[float]:
     most = MAX_ZONE_S // QUARTER_S
     first, last = max(-most, -int((SLACK_S - low) // QUARTER_S)), min(most, int((high + SLACK_S) // QUARTER_S))
     return [float(n * QUARTER_S) for n in range(first, last + 1)]
-
-
-def _parse(text: str, near: datetime) -> datetime | None:
-    """A stamp without zone as naive time: YYYY-MM-DDThh:mm:ss, MM-DDThh:mm:ss or hh:mm:ss, what is missing filled in nearest to `near`."""
-    near = near.replace(tzinfo=None)
-    short = re.sub(r"[T ]", "T", text.strip().replace(",", "."), count=1)
-    candidates = [short]
-    if re.match(r"\d\d-\d\dT", short):
-        candidates = [f"{near.year + years:04d}-{short}" for years in (-1, 0, 1)]
-    elif re.match(r"\d\d:\d\d", short):
-        candidates = [f"{near + timedelta(days=days):%Y-%m-%d}T{short}" for days in (-1, 0, 1)]
-    found = []
-    for candidate in candidates:
-        try:
-            found.append(datetime.fromisoformat(candidate).replace(tzinfo=None))
-        except ValueError:  # 29 February of another year, or no stamp at all
-            continue
-    return min(found, key=lambda t: abs(t - near), default=None)
 
 
 @dataclass(frozen=True)

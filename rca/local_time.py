@@ -1,0 +1,72 @@
+"""Stamps without a zone, as logs print them, as naive times: what they leave out (year, day) is told by what stands near them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+__all__ = ["QUARTER_S", "chained", "filled", "whole_zone"]
+
+QUARTER_S: Final = 900  # zones are multiples of this
+MAX_ZONE_S: Final = 14 * 3600
+LEAP_DAY: Final = "02-29"
+NO_YEAR: Final = re.compile(r"\d\d-\d\dT")
+NO_DAY: Final = re.compile(r"\d\d:\d\d")
+FULL: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]")
+
+
+def filled(text: str, near: datetime) -> datetime | None:
+    """A stamp YYYY-MM-DDThh:mm:ss, MM-DDThh:mm:ss or hh:mm:ss as the naive time nearest to `near`; None for no stamp.
+
+    A 29 February is looked for in the leap years around: it must not be read before its year is known.
+    """
+    near = near.replace(tzinfo=None)
+    short = re.sub(r"[T ]", "T", text.strip().replace(",", "."), count=1)
+    candidates = [short]
+    if NO_YEAR.match(short):
+        reach = range(-7, 8) if short.startswith(LEAP_DAY) else (-1, 0, 1)
+        candidates = [f"{near.year + years:04d}-{short}" for years in reach]
+    elif NO_DAY.match(short):
+        candidates = [f"{day:%Y-%m-%d}T{short}" for days in (-1, 0, 1) if (day := _moved(near, days)) is not None]
+    found = []
+    for candidate in candidates:
+        try:
+            found.append(datetime.fromisoformat(candidate).replace(tzinfo=None))
+        except ValueError:  # 29 February of another year, or no stamp at all
+            continue
+    return min(found, key=lambda t: abs(t - near), default=None)
+
+
+def chained(texts: Sequence[str | None], near: Mapping[int, datetime]) -> list[datetime | None]:
+    """The stamps of one file in the order of time, each as `filled` near the one before it (else the one after it).
+
+    `near` gives for some places what is known of their time; a stamp with its year needs nothing. So a year ends between 31 December and
+    1 January of one file. All None where nothing tells a year (or a day).
+    """
+    found: list[datetime | None] = [None] * len(texts)
+    for place, text in enumerate(texts):
+        if text is not None and (place in near or FULL.match(text)):
+            found[place] = filled(text, near.get(place, datetime.min))
+    for order in (range(len(texts)), range(len(texts) - 1, -1, -1)):
+        last = None
+        for place in order:
+            text = texts[place]
+            if found[place] is None and last is not None and text is not None:
+                found[place] = filled(text, last)
+            last = found[place] or last
+    return found
+
+
+def whole_zone(apart_s: float, slack_s: float) -> float | None:
+    """The zone, s, that a local time this far ahead of its instant tells: a multiple of a quarter of an hour, within the slack; else None."""
+    zone = round(apart_s / QUARTER_S) * QUARTER_S
+    return float(zone) if abs(apart_s - zone) <= slack_s and abs(zone) <= MAX_ZONE_S else None
+
+
+def _moved(day: datetime, days: int) -> datetime | None:
+    try:
+        return day + timedelta(days=days)
+    except OverflowError:
+        return None
