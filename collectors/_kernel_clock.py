@@ -7,38 +7,45 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from rca.catalogues import cached
+from rca.catalogues import rows as catalogue_rows
+
 __all__ = ["NO_STAMP", "Stamp", "gap_s", "wall_stamp"]
 
 _TIME: Final = r"(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
 _DELTA: Final = r"(?: <[^>\n]{0,24}>)?"  # dmesg -d beside another form
-_ISO: Final = re.compile(  # dmesg iso 2024-04-29T14:55:41,678628+02:00; journal "Tue 2025-01-21 04:41:44 UTC"; Talos [...Z]:
-    rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_TIME}(?P<zone> ?(?:Z|UTC|GMT|CES?T|[+-]\d\d:?\d\d))?\]?:?(?:\s+|$)"
+_ENDS: Final = r"(?:\s+|$)"
+# Hours that a zone is ahead of UTC, of names that mean one zone wherever the host stands; CST and IST are used for several.
+_HOURS: Final = (
+    "Z=0 UTC=0 GMT=0 WET=0 WEST=1 BST=1 CET=1 CEST=2 EET=2 EEST=3 SAST=2 MSK=3 PKT=5 WIB=7 HKT=8 AWST=8 JST=9 KST=9 AEST=10 AEDT=11 NZST=12 "
+    "NZDT=13 ADT=-3 AST=-4 EDT=-4 EST=-5 CDT=-5 MDT=-6 MST=-7 PDT=-7 PST=-8 HST=-10"
+)
+_ZONES: Final = {name: int(hours) for name, hours in (pair.split("=") for pair in _HOURS.split())}
+_ZONE_NAME: Final = rf"(?:{'|'.join((*_ZONES, 'CST', 'IST'))})\b"
+_OFFSET: Final = r"[+-]\d\d(?::?\d\d)?"
+_ISO: Final = re.compile(  # dmesg iso 2024-04-29T14:55:41,678628+02:00; journal "Tue 2025-01-21 04:41:44 UTC"; Talos [...Z]:; Go 2025/01/21 04:41:44
+    rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>\d{{4}}(?P<mark>[-/])\d\d(?P=mark)\d\d)[T ]{_TIME}(?P<zone> ?(?:{_ZONE_NAME}|{_OFFSET})(?!\w|:\S))?"
+    rf"(?:(?<=\d\d) {_ZONE_NAME}(?!:))?[\"']?\]?:?{_ENDS}"
 )
 _CTIME: Final = re.compile(  # dmesg -T [Sun Feb 23 16:24:18 2025], in any language
     rf"\[(?:[^\s\]\d]{{1,12}} +)?(?P<a>[^\s\]]{{1,12}}) +(?P<b>[^\s\]]{{1,12}}) +{_TIME} (?P<year>\d{{4}}){_DELTA}\] ?"
 )
-_SYSLOG: Final = re.compile(  # syslog and journal short Dec  2 11:38:27; fabric manager [Jul 23 2024 07:53:55]
-    rf"\[?(?P<a>[^\s\[\]]{{1,12}}) +(?P<b>[^\s\[\]]{{1,12}})(?: +(?P<year>\d{{4}}))? +{_TIME}\]?(?:\s+|$)"
+# Syslog and journal short Dec  2 11:38:27; some daemons put the year before; fabric manager [Jul 23 2024 07:53:55].
+_SYSLOG: Final = re.compile(
+    rf"\[?(?:(?P<first_year>\d{{4}}) )?(?P<a>[^\s\[\]]{{1,12}}) +(?P<b>[^\s\[\]]{{1,12}})(?: +(?P<year>\d{{4}}))? +{_TIME}\]?{_ENDS}"
 )
-_KLOG: Final = re.compile(
-    rf"[IWEF](?P<month>\d\d)(?P<day>\d\d) {_TIME} +\d{{1,9}} \S{{1,200}}\] ?"
-)  # I1025 02:19:08.002792 1 health.go:151]
-_SEL: Final = re.compile(
-    rf"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{2}}|\d{{4}}) \| {_TIME}(?P<zone> (?:UTC|GMT|CES?T))? \| "
-)  # ipmitool
+# I1025 02:19:08.002792 1 health.go:151]; torch writes [E210 02:06:33.321131395 file:line], the month without its zero.
+_KLOG: Final = re.compile(rf"\[?[IWEF](?P<month>\d{{1,2}})(?P<day>\d\d) {_TIME} +(?:\d{{1,9}} +)?[^\s\]]{{1,200}}\] ?")
+_CONDITION: Final = re.compile(  # node conditions of Kubernetes: the second stamp is the change, the first one only a sign of life
+    r"(?P<type>[A-Z]\w{2,63}) +(?:True|False|Unknown) +(?:[A-Z][a-z]{2}, [^\n]{20,26}? [+-]\d{4}) +"
+    rf"[A-Z][a-z]{{2}}, (?P<day>\d\d) (?P<month>[A-Z][a-z]{{2}}) (?P<year>\d{{4}}) {_TIME} (?P<zone>[+-]\d{{4}}) +\S{{1,64}} +"
+)
+_SEL: Final = re.compile(  # ipmitool; FreeIPMI Dec-14-2022
+    rf"(?:(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}}|\d\d)|(?P<name>[A-Z][a-z]{{2}})-(?P<day2>\d\d)-(?P<year2>\d{{4}})) +\| +{_TIME}"
+    rf"(?: (?P<half>[AP]M))?(?: (?P<zone>{_ZONE_NAME}))? +\| "
+)
 _EPOCH: Final = re.compile(r"(?P<s>[1-9]\d{9})\.(?P<us>\d{6}) ")  # journal short-unix
 _CLOCK: Final = re.compile(rf"\[?{_TIME}\]?\s+")
-_MONTHS: Final = (  # how their names begin, of January to December; C locale, German, French, Spanish, Italian, Dutch, Portuguese, Nordic
-    *(
-        ("jan", "ene", "gen"),
-        ("feb", "fév", "fev"),
-        ("mar", "mär", "mrz", "mrt"),
-        ("apr", "avr", "abr"),
-        ("may", "mai", "mei", "maj", "mag"),
-    ),
-    *(("jun", "juin", "giu"), ("jul", "juil", "lug"), ("aug", "aoû", "ago"), ("sep", "set"), ("oct", "okt", "ott", "out"), ("nov",)),
-    ("dec", "dez", "déc", "dic", "des"),
-)
 _NUMBERED_MONTH: Final = re.compile(r"(\d{1,2})[月월]")
 _DAY: Final = re.compile(r"(\d{1,2})[.,]?")
 
@@ -63,17 +70,20 @@ NO_STAMP: Final = Stamp()
 def wall_stamp(text: str, start: int, stamp: Stamp) -> tuple[Stamp, int] | None:
     """`stamp` with the wall clock that stands at `start`, and where it ends; None where none stands there."""
     if found := _ISO.match(text, start):
-        return _with_wall(stamp, found["date"], found, found["zone"]), found.end()
+        return _with_wall(stamp, found["date"].replace("/", "-"), found, found["zone"]), found.end()
     if found := _CTIME.match(text, start):
         if day := _month_and_day(found["a"], found["b"]):
             return _with_wall(stamp, f"{found['year']}-{day}", found), found.end()
         return _with_wall(stamp, None, found), found.end()  # a date in a language that is not known here
     if (found := _SYSLOG.match(text, start)) and (day := _month_and_day(found["a"], found["b"])):
-        return _with_wall(stamp, f"{found['year']}-{day}" if found["year"] else day, found), found.end()
+        year = found["year"] or found["first_year"]
+        return _with_wall(stamp, f"{year}-{day}" if year else day, found), found.end()
     if found := _KLOG.match(text, start):
-        return _with_wall(stamp, f"{found['month']}-{found['day']}", found), found.end()
+        return _with_wall(stamp, f"{found['month']:0>2}-{found['day']}", found), found.end()
     if found := _SEL.match(text, start):
-        return _with_wall(stamp, f"20{found['year'][-2:]}-{found['month']}-{found['day']}", found, found["zone"]), found.end()
+        return _of_controller(stamp, found), found.end()
+    if (found := _CONDITION.match(text, start)) and (day := _month_and_day(found["month"], found["day"])):
+        return _with_wall(stamp, f"{found['year']}-{day}", found, found["zone"]), found.end()
     if found := _EPOCH.match(text, start):
         at = datetime.fromtimestamp(int(found["s"]), UTC).replace(microsecond=int(found["us"]))
         return replace(stamp, at=at, local=None), found.end()
@@ -82,26 +92,40 @@ def wall_stamp(text: str, start: int, stamp: Stamp) -> tuple[Stamp, int] | None:
     return None
 
 
+def _of_controller(stamp: Stamp, found: re.Match[str]) -> Stamp:
+    """`stamp` at what a management controller prints: month before day, a year of two digits or four, hours of a day or of half a day."""
+    day = f"{found['month']}-{found['day']}" if found["month"] else _month_and_day(found["name"], found["day2"])
+    if day is None:
+        return stamp
+    if (half := found["half"]) is None:
+        return _with_wall(stamp, f"20{(found['year'] or found['year2'])[-2:]}-{day}", found, found["zone"])
+    hour = int(found["time"][:2]) % 12 + (12 if half == "PM" else 0)
+    return _at_local(stamp, f"20{(found['year'] or found['year2'])[-2:]}-{day}T{hour:02d}{found['time'][2:]}", found["zone"])
+
+
 def _with_wall(stamp: Stamp, date: str | None, said: re.Match[str], zone: str | None = None) -> Stamp:
     """`stamp` at a printed date and time; unchanged where there is no such day or hour."""
     fraction = (said["fraction"] or "")[:6]
     local = f"{date}T{said['time']}" if date else str(said["time"])
-    local += f".{fraction}" if fraction else ""
+    return _at_local(stamp, local + (f".{fraction}" if fraction else ""), zone if date else None)
+
+
+def _at_local(stamp: Stamp, local: str, zone: str | None) -> Stamp:
     try:
         moment = _moment(local)
-        if zone and date:
-            return replace(stamp, at=(moment - timedelta(seconds=_offset_s(zone.strip()))).replace(tzinfo=UTC), local=None)
+        if zone and (offset_s := _offset_s(zone.strip())) is not None:
+            return replace(stamp, at=(moment - timedelta(seconds=offset_s)).replace(tzinfo=UTC), local=None)
     except (ValueError, OverflowError):
         return stamp
     return replace(stamp, at=None, local=local)
 
 
-def _offset_s(zone: str) -> int:
-    """Seconds that a zone as printed (Z, UTC, CET, +02:00, -0700) is ahead of UTC."""
+def _offset_s(zone: str) -> int | None:
+    """Seconds that a zone as printed (Z, UTC, CET, +02:00, -0700, +08) is ahead of UTC; None for a name that does not tell."""
     if zone[0] not in "+-":
-        return {"CET": 3600, "CEST": 7200}.get(zone, 0)
+        return None if (hours := _ZONES.get(zone)) is None else hours * 3600
     digits = zone[1:].replace(":", "")
-    return (-1 if zone[0] == "-" else 1) * (int(digits[:2]) * 3600 + int(digits[2:]) * 60)
+    return (-1 if zone[0] == "-" else 1) * (int(digits[:2]) * 3600 + int(digits[2:] or 0) * 60)
 
 
 def _month_and_day(a: str, b: str) -> str | None:
@@ -116,8 +140,17 @@ def _month_and_day(a: str, b: str) -> str | None:
 def _month(word: str) -> int | None:
     if found := _NUMBERED_MONTH.fullmatch(word):
         return int(found[1]) if 1 <= int(found[1]) <= 12 else None
-    lowered = word.lower()
-    return next((number for number, starts in enumerate(_MONTHS, 1) if lowered.startswith(starts)), None)
+    lowered = word.lower().rstrip(".")
+    begun, whole = _months()
+    return whole.get(lowered) or next((number for start, number in begun.items() if lowered.startswith(start)), None)
+
+
+@cached
+def _months() -> tuple[dict[str, int], dict[str, int]]:
+    """How names of months begin, and short names that count only as a whole word (they would begin too many others), with their numbers."""
+    rows = catalogue_rows("months")
+    begun, whole = ({word: int(row["month"]) for row in rows for word in row[column].split("|")} for column in ("begins", "words"))
+    return begun, whole
 
 
 def _moment(local: str) -> datetime:

@@ -30,6 +30,11 @@ class Event:
     link: int | None = None
     caused_by: int | None = None
     recovery: str | None = None
+    sub_code: int | None = None
+    remote_effect: str | None = None
+    driver_version: str | None = None
+    gpu_uuid: str | None = None
+    gpu_serial: str | None = None
     is_lower_bound: bool = False
     folds_only: bool = False
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from collectors._kernel_event import ADDRESS, MESSAGE_CHARS, Event, gpu_address, number
+from collectors._kernel_nvlink import NVLINK5_XIDS, nvlink_line
+from collectors._kernel_slots import IDENTITY_MARKERS
 
 __all__ = ["ENGINE", "GPU_HEADER", "MARKERS", "ends_bus_loss", "gpu_event", "lost_from_bus", "rate_limited_gpu"]
 
@@ -17,16 +19,19 @@ MARKERS: Final = (
     "detected NVSwitch ",
     "Rate limiting GSP RPC",
     "determine the device handle",
+    *IDENTITY_MARKERS,
 )
 ENGINE: Final = "Severity"  # `what` of the line of an SXid that names an engine, not a link
 
+# What the driver names: an address, also one that somebody has blanked. Other words in parentheses are prose, and a %s is a program.
+_NAMED: Final = rf"(?:PCI:(?P<pci>[0-9A-Za-z.:\u2026*#<>_\-]{{0,40}})|(?P<pci2>{ADDRESS}|\.{{2,3}}|\u2026))"
 _XID: Final = re.compile(
-    r"(?:NVRM: )?Xid\s{0,4}\(\s{0,4}(?:PCI:)?(?P<pci>[^)\s]{0,40})(?:\s+GPU-I:\d{1,4})?(?:\s+GPU-CI:\d{1,4})?\s{0,4}\)\s{0,4}:\s{0,4}"
+    rf"(?:NVRM: )?Xid\s{{0,4}}\(\s{{0,4}}{_NAMED}(?:\s+GPU-I:\d{{1,4}})?(?:\s+GPU-CI:\d{{1,4}})?\s{{0,4}}\)\s{{0,4}}:\s{{0,4}}"
     r"(?P<code>\d{1,6})\b[,\s]{0,4}(?P<rest>.{0,4000})",
     re.DOTALL,
 )
 _SXID: Final = re.compile(
-    r"(?:nvidia-nvswitch\d{1,4}: )?SXid\s{0,4}\((?:PCI:)?(?P<pci>[^)\s]{0,40})\)\s{0,4}:\s{0,4}(?P<code>\d{1,6})\b[,\s]{0,4}(?P<rest>.{0,4000})",
+    rf"(?:nvidia-nvswitch\d{{1,4}}: )?SXid\s{{0,4}}\({_NAMED}\)\s{{0,4}}:\s{{0,4}}(?P<code>\d{{1,6}})\b[,\s]{{0,4}}(?P<rest>.{{0,4000}})",
     re.DOTALL,
 )
 _SWITCH_BY_MANAGER: Final = re.compile(
@@ -37,9 +42,6 @@ _PROCESS: Final = re.compile(r"(?:pid='?(?P<pid>\d{1,10}|<unknown>)'?,?\s{0,4})?
 _CAUSED_BY: Final = re.compile(r"caused by previous Xid (\d{1,6})")
 _LINK: Final = re.compile(r"\b[Ll]ink (-?\d{1,4})\b")
 _INSTANCE: Final = re.compile(r"Severity \d Engine instance (\d{1,4})")
-_NVLINK5: Final = re.compile(
-    r"(?P<unit>[A-Z][A-Z0-9_/]{1,40})\s{1,4}(?P<severity>Fatal|Non-?fatal)\s{1,4}XC\d\s{1,4}i\d{1,4}\s{1,4}Link (?P<link>-?\d{1,4})"
-)
 _SM: Final = re.compile(r"\(GPC (\d{1,3}), TPC (\d{1,3}), SM (\d{1,3})\)")
 _MMU: Final = re.compile(r"MMU Fault: ENGINE (\S{1,40}) (\S{1,60}) faulted")
 _CONTAINED: Final = re.compile(
@@ -47,6 +49,7 @@ _CONTAINED: Final = re.compile(
 )
 _VERDICT: Final = re.compile(r"to 0x([0-9a-fA-F]{1,4}) \(")
 _VERDICTS: Final = {0: "none", 1: "reset", 2: "reboot", 3: "drain", 4: "drain_reset", 5: "imex"}  # of ctrl2080gpu.h
+# The driver's summary of an uncorrectable error: how many in which part of the chip.
 _COUNTS: Final = re.compile(r"\b([A-Z][A-Z0-9]{1,8}): ?([1-9]\d{0,9})\b")
 _INTERRUPTED: Final = re.compile(r"([A-Z][A-Z0-9_]{1,30}) interrupt hit on link")
 
@@ -55,7 +58,7 @@ _LOST: Final = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?(?P<pci>
 _LOST_REST: Final = re.compile(
     r"(?:NVRM: )?(?:\(PCI ID: [^)]{0,20}\) )?(?:installed in this system has )?fallen off the bus and is not responding"
 )
-_NO_HANDLE: Final = re.compile(rf".{{0,200}}?[Uu]nable to determine the device handle for (?:GPU|gpu)\s?(?P<pci>{ADDRESS})")
+_NO_HANDLE: Final = re.compile(rf".{{0,200}}?[Uu]nable to determine the device handle for (?:GPU|gpu)(?:\d{{1,3}}: )?\s?(?P<pci>{ADDRESS})")
 _RATE_LIMITED: Final = re.compile(rf"NVRM: Rate limiting GSP RPC error prints for GPU at (?:PCI:)?(?P<pci>{ADDRESS})")
 
 
@@ -99,7 +102,7 @@ def _sxid(found: re.Match[str], message: str) -> Event:
         message,
         what=rest.split(" ", 1)[0],
         code=number(found["code"]),
-        gpu=gpu_address(found["pci"]),
+        gpu=gpu_address(found["pci"] or found["pci2"] or ""),
         severity=severity,
         link=int(link[1]) if link else None,
     )
@@ -117,7 +120,7 @@ def _xid(found: re.Match[str], message: str) -> Event:
         "xid",
         message,
         code=code,
-        gpu=gpu_address(found["pci"]),
+        gpu=gpu_address(found["pci"] or found["pci2"] or ""),
         pid=number(pid),
         process=name.strip() if name else None,
         caused_by=int(caused_by[1]) if caused_by else None,
@@ -125,6 +128,7 @@ def _xid(found: re.Match[str], message: str) -> Event:
         unit=details.get("unit"),
         recovery=details.get("recovery"),
         link=int(link) if (link := details.get("link")) else None,
+        sub_code=line.sub_code if code in NVLINK5_XIDS and (line := nvlink_line(text)) else None,
     )
 
 
@@ -173,10 +177,8 @@ def _uncorrectable(text: str) -> Details:
 
 
 def _nvlink5(text: str) -> Details:
-    found = _NVLINK5.search(text)
-    if not found:
-        return {}
-    return {"unit": found["unit"], "severity": found["severity"].lower().replace("-", ""), "link": found["link"]}
+    found = nvlink_line(text)
+    return {"unit": found.unit, "severity": found.severity, "link": str(found.link)} if found else {}
 
 
 def _verdict(text: str) -> Details:
@@ -192,6 +194,6 @@ _DETAILS: Final[Mapping[int, Callable[[str], Details]]] = {
     **dict.fromkeys((94, 95), _contained),
     **dict.fromkeys((119, 120), _gsp),
     140: _uncorrectable,
-    **dict.fromkeys(range(144, 151), _nvlink5),
+    **dict.fromkeys(NVLINK5_XIDS, _nvlink5),
     154: _verdict,
 }

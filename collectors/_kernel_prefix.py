@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from collectors._kernel_clock import NO_STAMP, Stamp, wall_stamp
+from collectors._kernel_json import entry_of
 from collectors._kernel_speaker import TAG, is_believed
 
 __all__ = ["Line", "host_name", "peel", "peel_inner"]
@@ -17,6 +16,8 @@ __all__ = ["Line", "host_name", "peel", "peel_inner"]
 MAX_LAYERS = 10  # of prefixes round one message; more is no log
 MAX_LINE = 16384  # characters of a line that are looked at; the kernel cuts its own at about 1000
 MAX_TAG = 400  # characters in which a tag ends
+MAX_LEAD = 120  # characters before a quoted line that say what it is
+MAX_NESTED = 3  # entries in JSON within each other
 FACILITIES = 0o1770  # bits of a priority; 0 is the kernel itself, who else writes to /dev/kmsg has another one
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
@@ -25,8 +26,11 @@ _BEGINS: Final = (  # how a line of a log begins
 )
 _NOISE: Final = re.compile(
     r"<(?P<priority>\d{1,3})>|(?:> ?){1,8}|\[pod/[^\]\s]{1,300}\] |std(?:out|err) [FP] |"  # priority; quotation; kubectl --prefix; container runtime
-    rf"\d{{1,7}}[:\s]\s{{0,4}}(?={_BEGINS})|"  # number of an editor's line, or of a srun task
-    r"[0-9a-f]{1,8} \| (?=\d\d/\d\d/)"  # number in the event log of a management controller
+    r"\[rank\d{1,7}\]:\s?|"  # torch
+    rf"\d{{1,7}}[:\s\-]\s{{0,4}}(?={_BEGINS})|"  # number of an editor's line, or of a srun task
+    rf"(?=[^\s:]{{0,200}}(?:/|\.(?:log|txt|out)))[^\s:]{{1,200}}?[:\-](?:\d{{1,9}}[:\-])?(?={_BEGINS})|"  # grep: path, number of the line
+    r"[0-9a-f]{1,8} {1,4}\| (?=\d\d/\d\d/|[A-Z][a-z]{2}-\d\d-\d{4})|"  # number in the event log of a management controller
+    r"[0-9a-f]{1,8} {1,4}\| {1,4}Pre-Init[^|\n]{0,24}\|(?:[\d\s]{0,16}\|)? "  # an event there from before its clock was set
 )
 _RFC5424: Final = re.compile(
     r"(?:<\d{1,3}>)?1 (?=\d{4}-|- )(?P<stamp>\S{1,40}) (?P<host>\S{1,255}) (?P<program>\S{1,48}) \S{1,128} \S{1,32} "
@@ -38,17 +42,30 @@ _KMSG: Final = re.compile(r"(?P<priority>\d{1,4}),\d{1,20},(?P<us>\d{1,15}),[^;\
 _FACILITY: Final = re.compile(
     r"(?P<facility>kern|user|daemon|syslog|auth|local\d)\s{0,8}:\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,2}"
 )
-_KERNEL: Final = re.compile(r"(?:(?P<host>[^\s:|\[\]]{1,255}) )?kernel(?:\[\d{1,9}\])?: ?")
+_KERNEL: Final = re.compile(r"(?:(?P<host>[^\s:|\[\]]{1,255}) (?:[a-z0-9]{3,8}\.[a-z]{3,7} )?)?kernel(?:\[\d{1,9}\])?: ?")
 _PROGRAM: Final = re.compile(
     r"(?P<host>[^\s:|\[\]]{1,255}) (?:(?P<program>[\w.@+\-/()]{1,64})\[\d{1,10}\]"
-    r"|rasdaemon|mcelog|nvidia-fabricmanager|systemd(?:-\w{1,16})?): (?!segfault)"
+    r"|klogd|rasdaemon|mcelog|nvidia-fabricmanager|systemd(?:-\w{1,16})?): (?!segfault)"
 )
+_DRIVER_OF: Final = re.compile(r"(?P<host>[^\s:|\[\]]{1,255}) (?=(?:NVRM|nvidia-nvswitch\d{1,4}): )")  # a journal without the kernel's tag
 # A name before a whole line of a log: pdsh, dsh, Talos ("host: "), health checks and compose ("host | "), consoles ("host login: ").
-_HOST: Final = re.compile(rf"(?P<host>[A-Za-z0-9][\w.\-]{{0,254}})(?: \|\s+| login: |: +(?={_BEGINS}))")
+_HOST: Final = re.compile(rf"(?P<host>[A-Za-z0-9][\w.\-]{{0,254}})(?: \|\s+| login: |:(?: +|(?=\[|kern\s*:|<\d))(?={_BEGINS}))")
+_NO_HOST: Final = re.compile(r"kernel|NVRM|dmesg|kmsg|messages|syslog|kern|journal|level|time|ts", re.I)
 _REPEATED: Final = re.compile(r"message repeated (?P<n>\d{1,7}) times: \[ ?(?P<text>.{0,16000})\]\s*$")
+# Where a line of the kernel may begin within a line of a tool: at its stamp, at its tag, or at the driver's own words.
 _INNER: Final = re.compile(
-    r"(?:<\d{1,3}>)?\[\s*\d{1,9}\.\d{6}\] |(?<!\S)kernel: ?|NVRM: (?:Xid|GPU|The) |nvidia-nvswitch\d{1,4}: SXid|(?<![A-Za-z])S?Xid\s{0,4}\("
+    r"(?P<stamped>(?:<\d{1,3}>)?\[\s*\d{1,9}\.\d{6}\] |(?<!\S)kernel: ?|"
+    r"(?<![\w\-:])(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:))|"
+    r"NVRM: (?:Xid|GPU|The) |nvidia-nvswitch\d{1,4}: SXid|(?<![A-Za-z])S?Xid\s{0,4}\("
 )
+_LEADS_IN: Final = re.compile(
+    r"(?:^|[:|>\])}=,;\-\"'`“]|\b(?:FATAL|CRIT(?:ICAL)?|ERR(?:OR)?|WARN(?:ING)?|ALERT|NOTICE|INFO))\s{0,4}$"
+)  # what a tool puts right before the line that it passes on
+_CITES: Final = re.compile(  # what stands right before a line that is only an example, a pattern or a program's text
+    r"(?i)(?:\b(?:example|sample|e\.g\.|pattern|regexp?|match(?:es)?|description|doc|help|expect(?:ed)?|want|input|query|title|name|test)s?"
+    r"[\"'`]?\s{0,4}[:=]{1,2}\s{0,4}[rfb]{0,2}[\"'`]{0,3}|\w\([rfb]{0,2}[\"'`]|\b(?:e?grep|rg|awk|sed|echo|printf|logger|print)\b[^|\n]{0,80})$"
+)
+_QUOTES: Final = {'"': '"', "'": "'", "`": "`", "“": "”"}
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.\-]{0,254}")
 _ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 
@@ -82,16 +99,35 @@ def peel(text: str) -> Line:
     text = text[:MAX_LINE].strip()
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
-    if text.startswith("{") and (line := _json_line(text)):
+    text = text.removeprefix("data: ").lstrip("\x1e")  # the journal's JSON for browsers and in sequences
+    if text.startswith("{") and (line := _of_json(text)):
         return line
     return _peel(text, 0, Line(text))
 
 
 def peel_inner(line: Line) -> Line | None:
-    """The kernel line that a tool wrote inside a message of its own; None where there is none, or any other program quotes it."""
-    if line.is_hearsay or not (found := _INNER.search(line.body, 1)) or _is_quoted(line):
+    """The kernel line that a tool wrote inside a message of its own; None where there is none, or it is only quoted.
+
+    Where that line tells nothing, another call looks further on.
+    """
+    if line.is_hearsay or not (found := _INNER.search(line.body, 1)) or _is_quoted(line) or _is_cited(line, found):
         return None
-    return _peel(line.body, found.start(), replace(line))
+    inner = _peel(line.body, found.start(), replace(line))
+    return None if inner.is_hearsay else inner
+
+
+def _is_cited(line: Line, found: re.Match[str]) -> bool:
+    """Whether words of prose, of a program or of a setting lead to the driver's words: an example, not a report."""
+    if line.is_kernel or line.is_tagged:
+        return False
+    before, after = line.body[: found.start()], line.body[found.start() :]
+    if _CITES.search(before[-MAX_LEAD:]) or not (found["stamped"] or _LEADS_IN.search(before[-MAX_LEAD:])):
+        return True
+    opened = before[-1:]
+    if opened not in _QUOTES or before[:-1].rstrip()[-1:] in (":", "="):  # the value of a key in JSON is no quotation
+        return False
+    closed = after.find(_QUOTES[opened])
+    return closed > 0 and any(character.isalpha() for character in after[closed + 1 :])
 
 
 def _is_quoted(line: Line) -> bool:
@@ -186,7 +222,12 @@ def _kernel(text: str, at: int, line: Line) -> int | None:
 
 
 def _program(text: str, at: int, line: Line) -> int | None:
-    if line.host is not None or not line.stamp.has_wall or not (found := _PROGRAM.match(text, at)):
+    if line.host is not None or not line.stamp.has_wall:
+        return None
+    if found := _DRIVER_OF.match(text, at):
+        line.host = host_name(found["host"])
+        return found.end()
+    if not (found := _PROGRAM.match(text, at)):
         return None
     line.host = host_name(found["host"])
     _spoken_by(found["program"], line)
@@ -200,7 +241,7 @@ def _spoken_by(program: str | None, line: Line) -> None:
 
 
 def _wrapping_host(text: str, at: int, line: Line) -> int | None:
-    if line.host is not None or line.stamp != NO_STAMP or not (found := _HOST.match(text, at)) or found["host"] in ("kernel", "NVRM"):
+    if line.host is not None or line.stamp != NO_STAMP or not (found := _HOST.match(text, at)) or _NO_HOST.fullmatch(found["host"]):
         return None
     line.host = host_name(found["host"])
     return found.end()
@@ -219,48 +260,17 @@ def _is_of_program(priority: int, text: str) -> bool:
     return priority & FACILITIES != 0 and not is_believed(tag["program"] if (tag := TAG.match(text)) else "")
 
 
-_LAYERS: Final[tuple[Layer, ...]] = (*(_uptime, _relative, _kernel, _wall, _rfc5424, _kmsg, _facility, _program, _wrapping_host, _noise),)
+_LAYERS: Final[tuple[Layer, ...]] = (*(_uptime, _relative, _kernel, _wall, _rfc5424, _kmsg, _facility, _program, _noise, _wrapping_host),)
 
 
-def _json_line(text: str) -> Line | None:
-    """An entry of the journal's JSON (MESSAGE may be a list of bytes), or of a shipper of logs; None for JSON without a message."""
-    try:
-        entry = json.loads(text)
-    except (ValueError, RecursionError):
+def _of_json(text: str, depth: int = 0) -> Line | None:
+    """An entry of a log in JSON, which may hold another one as its message; None for any other text."""
+    if (entry := entry_of(text)) is None:
         return None
-    if not isinstance(entry, dict):
-        return None
-    message = _text(_first(entry, "MESSAGE", "log", "message", "msg"))
-    if message is None:
-        return None
-    stamp = NO_STAMP
-    if (us := _whole(entry.get("__REALTIME_TIMESTAMP"))) is not None:
-        stamp = replace(stamp, at=datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000))
-    elif isinstance(time := _first(entry, "time", "timestamp", "@timestamp"), str) and (wall := wall_stamp(time, 0, stamp)):
-        stamp = wall[0]
-    if (us := _whole(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"))) is not None:
-        stamp = replace(stamp, uptime_s=us / 1e6)
-    boot = _text(entry.get("_BOOT_ID"))
-    line = Line(message, stamp, host_name(_text(_first(entry, "_HOSTNAME", "hostname", "host", "node"))), boot)
-    is_kernel = entry.get("_TRANSPORT") == "kernel"
-    _spoken_by("kernel" if is_kernel else _text(_first(entry, "SYSLOG_IDENTIFIER", "_COMM")), line)
-    return line if line.is_hearsay else _peel(message[:MAX_LINE].rstrip("\r\n"), 0, line)
-
-
-def _first(entry: dict[str, Any], *keys: str) -> Any:
-    """The value of the first of the keys that is there."""
-    return next((entry[key] for key in keys if key in entry), None)
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # half a character is none
-    if isinstance(value, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in value):
-        return bytes(value).decode("utf-8", "replace")
-    return None
-
-
-def _whole(value: Any) -> int | None:
-    """Microseconds as the journal writes them: digits in a string, within the years that a date can hold."""
-    text = str(value) if isinstance(value, str | int) else ""
-    return int(text) if re.fullmatch(r"[0-9]{1,17}", text) else None
+    line = Line(entry.message, entry.stamp, host_name(entry.host), entry.boot_id)
+    _spoken_by(entry.program, line)
+    if line.is_hearsay:
+        return line
+    if depth < MAX_NESTED and entry.message.startswith("{") and (inner := _of_json(entry.message[:MAX_LINE], depth + 1)):
+        return inner if inner.stamp != NO_STAMP else replace(inner, stamp=line.stamp, host=inner.host or line.host)
+    return _peel(entry.message[:MAX_LINE].rstrip("\r\n"), 0, line)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from importlib import resources
 from typing import Final
 
 from collectors._kernel_event import ADDRESS, MESSAGE_CHARS, Event, gpu_address, number
+from rca.catalogues import cached
+from rca.catalogues import rows as catalogue_rows
 
 __all__ = ["markers", "other_event"]
 
@@ -56,12 +55,11 @@ def markers() -> set[str]:
     return {marker for marker, _ in _rules()}
 
 
-@lru_cache(maxsize=1)
+@cached
 def _rules() -> tuple[tuple[str, _Rule], ...]:
     """Every rule with each of its markers, in the order of the catalogue."""
-    text = resources.files("rca.catalogue").joinpath("kernel_lines.csv").read_text("utf-8")
     rules = []
-    for row in csv.DictReader(text.splitlines()):
+    for row in catalogue_rows("kernel_lines"):
         pattern = row["pattern"]
         for word, meaning in _WORDS.items():
             pattern = pattern.replace(word, meaning)

@@ -54,6 +54,8 @@ FILES: Final[Mapping[str, _File]] = {
     "log_patterns": _File(("pattern",), ("signature", "word"), is_ordered=True),
     "announcements": _File(("pattern",), ("state",), is_ordered=True),
     "group_kinds": _File(("pattern",), ("kind",), is_ordered=True),
+    "nvlink5": _File(("xid", "units", "word_since_575", "error_status"), ("word_before_575", "severity", "action", "peer")),
+    "months": _File(("month",)),
     "signatures": _File(("signature",), ("layer", "role")),
     "bits": _File(("analysis", "sign", "cause"), ("bits",)),
 }
