@@ -1,27 +1,31 @@
 """Kernel records of the job's hosts: which began a chain, which only followed, and which ranks sit on the device.
 
-1. A record counts when it is of a host of the job and in the job's time. A corrected error never does.
+1. A record counts when it is of a host of the job and in the job's time. A corrected error never does. Where nothing but kernel logs tells of the
+   job, the last records of GPUs and switches count that stand near the end of their logs.
 2. Of an Xid the catalogue says what it can be: the root of a chain, its consequence, the repair of memory, or an application's own fault.
-   A record that names its cause, or follows a root on the same GPU, is a consequence.
+   What follows from what by the edges of the catalogue (`_kernel_edges`), or by its own line, is never a root.
 3. Where no device has a root, what may be either is a root unless an earlier record of the host, or of a link's other end, explains it.
-4. One application fault on most GPUs of a host at once is the program, no GPU.
+4. One application fault on most GPUs of a host, or on many of the job, within seconds is the program, no GPU. The same one on a single GPU, in one
+   process after the other, is that GPU.
+5. A fault of a link shows at both ends. The end that several others name, or that loses several links, is the one; else the ends are a tie.
+6. Records that only tell of another's fault (lost packets, accesses of a peer) accuse nobody where that other one left no record.
 """
 
 from __future__ import annotations
 
-import csv
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import lru_cache
-from importlib import resources
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import polars as pl
 
 from rca.analyses._faults import Story
 from rca.analyses._job_logs import JobLogs, Line, kernel_line, place
+from rca.analyses._kernel_edges import Link, chain_of, follow
+from rca.catalogues import by_code
 from rca.types import Tables
 
 __all__ = ["Record", "Scene", "scene"]
@@ -29,9 +33,20 @@ __all__ = ["Record", "Scene", "scene"]
 BEFORE: Final = timedelta(minutes=1)  # a record so long before the first sign of the job may be of it: clocks of host and trainer differ
 AFTER: Final = timedelta(minutes=10)  # kernels notice late: a time-out of a command, a bus that no longer answers
 CHAIN: Final = timedelta(minutes=2)  # one fault shows in records so far apart
-NODE_WIDE: Final = 3  # GPUs of a host with the same application fault: the program, not a device
+AT_ONCE_S: Final = 30.0  # application faults of one program come within seconds
+NEAR_THE_END: Final = timedelta(hours=1)  # of the logs: without other evidence, older records may be of another job
+NODE_WIDE: Final = 3  # GPUs with the same application fault at once: the program, not a device
+REPEATED: Final = 3  # processes that one GPU failed, and no other GPU did: the device
+REPEATED_UNIT: Final = 2  # the same where it is one and the same multiprocessor
+NAMED_BY: Final = 2  # ends that name a GPU as the other end of their broken link: it is the one
 
 LOST: Final = 79  # Xid of a GPU that left the bus; the same is told without any number
+REPEATING: Final = frozenset({13, 31})  # faults of programs that a broken GPU repeats
+OF_A_LINK: Final = frozenset({74, 136})  # Xids that may name the link's other end
+NVLINK5: Final = range(144, 151)
+ANYONES: Final = frozenset({119, 120})  # logged for whoever calls the driver: the process in the line is a caller, no victim
+OF_GPUS: Final = frozenset({"xid", "sxid", "bus_loss", "aer"})
+DEVICE_ERRORS: Final = frozenset({"gpu_memory_error", "gpu_error", "illegal_access"})  # what victims of a lost link raise
 CAUSE_OF_KIND: Final[Mapping[str, tuple[str, str]]] = {  # kind -> role, cause
     "bus_loss": ("root", "gpu_fault"),
     "aer": ("either", "gpu_fault"),
@@ -48,6 +63,7 @@ CAUSE_OF_KIND: Final[Mapping[str, tuple[str, str]]] = {  # kind -> role, cause
     "hung_task": ("either", "storage_stall"),
 }
 NEEDS_SEVERITY: Final = frozenset({"aer", "mce", "edac"})  # without a word for it they are mere notes
+_REMOTE: Final = re.compile(r"remote (?:PCI:)?((?:[0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2})")
 
 
 @dataclass(frozen=True)
@@ -60,12 +76,36 @@ class Record:
     code: int | None
     gpu: str | None
     role: str  # root, either, application, repair, consequence
-    cause: str
+    cause: str  # "" = accuses nobody by itself
+    unit: str | None = None
+    severity: str | None = None
+    link: int | None = None
+    recovery: str | None = None
+    caused_by: int | None = None
+    remote_effect: str | None = None
 
     @property
     def name(self) -> str:
         """As people say it."""
         return f"Xid {self.code}" if self.kind == "xid" else f"SXid {self.code}" if self.kind == "sxid" else self.kind.replace("_", " ")
+
+    @property
+    def at_s(self) -> float:
+        """When, in seconds since 1970; asked only of records that have an instant."""
+        assert self.line.at is not None
+        return self.line.at.timestamp()
+
+    @property
+    def policy(self) -> str:
+        """What our rules ask for ("" = nothing is said of this kind)."""
+        row = (
+            by_code(self.kind).get(self.code or -1)
+            if self.kind in ("xid", "sxid")
+            else by_code("xid")[LOST]
+            if self.kind == "bus_loss"
+            else None
+        )
+        return row["policy"] if row else ""
 
 
 @dataclass(frozen=True)
@@ -74,35 +114,65 @@ class Scene:
 
     roots: tuple[Record, ...]  # began a chain, in the job's time
     undated: tuple[Record, ...]  # could have, but when is not told
-    node_wide: tuple[Record, ...]  # the same application fault on most GPUs of a host
+    node_wide: tuple[Record, ...]  # the same application fault on many GPUs at once
+    victims: tuple[Record, ...]  # tell of another's fault, which no log shows
     num_old: int  # roots from before the job or after it
+    repeated: Mapping[Record, int] = field(default_factory=dict)  # application faults of one GPU alone -> processes that met them
+    worn: frozenset[tuple[str, str | None]] = frozenset()  # devices with the same kind of record from before
+    live: tuple[Record, ...] = ()
+    links: Mapping[int, Link] = field(default_factory=dict)  # of `live`, by place
 
-
-@lru_cache(maxsize=2)
-def catalogue(name: str) -> Mapping[int, tuple[str, str]]:
-    """Number of an Xid or SXid -> role and cause, from catalogue/xid.csv or sxid.csv."""
-    text = resources.files("rca.catalogue").joinpath(f"{name}.csv").read_text("utf-8")
-    return {int(row["code"]): (row["role"], row["cause"]) for row in csv.DictReader(text.splitlines())}
+    def followers(self, root: Record) -> list[tuple[Record, Link]]:
+        """What follows from a root, in the order of time, each with the reason."""
+        if root not in self.live:
+            return []
+        return [(self.live[n], self.links[n]) for n in chain_of(self.live.index(root), self.links)]
 
 
 def scene(case: Tables, told: Story) -> Scene:
     """The records of the job's hosts, sorted into what began and what followed."""
-    records = _records(case, told.logs)
-    span = told.logs.span
-    dated = [r for r in records if r.line.at is not None and span is not None]
+    everything = _records(case, told.logs)
+    span = told.logs.span or _last_records(case, everything)
+    dated = [r for r in everything if r.line.at is not None and span is not None]
     in_time = [r for r in dated if span is not None and r.line.at is not None and span[0] - BEFORE <= r.line.at <= span[1] + AFTER]
-    live = [r for r in in_time if not _after_the_end(r, told)]
-    node_wide, rest = _node_wide(live)
+    if told.logs.span is None:
+        in_time = [r for r in in_time if r.kind in OF_GPUS]
+    live = sorted((r for r in in_time if not _after_the_end(r, told)), key=lambda r: (r.at_s, r.line.evidence_id, r.line.place))
+    links = follow(live, told.logs.clocks)
+    first = [r for n, r in enumerate(live) if n not in links and r.cause]
+    repeated = _repeated([r for r in first if r.code in REPEATING and r.role == "application"], everything)
+    node_wide, rest = _node_wide(first, repeated)
+    roots = _one_end(_chain_heads([r for r in rest if r.role != "consequence"]), live)
+    before = {(r.host, r.gpu, r.code) for r in dated if span is not None and r.line.at is not None and r.line.at < span[0] - BEFORE}
     return Scene(
-        tuple(_chain_heads(rest)),
-        tuple(r for r in records if r not in dated and r.role == "root"),
+        tuple(roots),
+        tuple(r for r in everything if (r.line.at is None or span is None) and r.role == "root"),
         tuple(node_wide),
+        tuple(r for r in rest if r.role == "consequence"),
         sum(r.role == "root" for r in dated) - sum(r.role == "root" for r in live),
+        repeated,
+        frozenset((r.host, r.gpu) for r in roots if (r.host, r.gpu, r.code) in before),
+        tuple(live),
+        links,
     )
 
 
+def _last_records(case: Tables, records: Iterable[Record]) -> tuple[datetime, datetime] | None:
+    """First and last of the records of GPUs that follow each other up to the end of the logs; None where the logs go on for long after them."""
+    moments = sorted((r.line.at for r in records if r.line.at is not None and r.kind in OF_GPUS), reverse=True)
+    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
+    if not moments or (end is not None and end - moments[0] > NEAR_THE_END):
+        return None
+    first = moments[0]
+    for moment in moments:
+        if first - moment > AFTER:
+            break
+        first = moment
+    return first, moments[0]
+
+
 def _records(case: Tables, logs: JobLogs) -> list[Record]:
-    """Events that can mean a fault, of hosts of the job, in the order of their files."""
+    """Events that can mean a fault or follow one, of hosts of the job, in the order of their files."""
     hosts = set(logs.hosts.values())
     rows = case.table("kernel_events").filter(~pl.col("kind").is_in(["oom", "segfault", "thermal", "other"])).collect().rows(named=True)
     host_of_file = _hosts_by_process(rows, logs)
@@ -110,15 +180,21 @@ def _records(case: Tables, logs: JobLogs) -> list[Record]:
     for row in sorted(rows, key=lambda r: (r["evidence_id"], place(r["record"]))):
         host = row["host"] or host_of_file.get(row["evidence_id"])
         role, cause = _role(row)
-        if host not in hosts:
+        if host not in hosts or role == "info":
             continue
-        line = kernel_line(row, logs.rank_of(row["pid"], host), logs, host=host)
-        found.append(Record(line, host, row["kind"], row["code"], row["gpu"], role, cause))
+        rank = None if row["kind"] == "xid" and row["code"] in ANYONES else logs.rank_of(row["pid"], host)
+        line = kernel_line(row, rank, logs, host=host)
+        found.append(
+            Record(
+                line, host, row["kind"], row["code"], row["gpu"], role, cause, row["unit"], row["severity"], row["link"], row["recovery"],
+                row["caused_by"], row.get("remote_effect"),
+            )
+        )  # fmt: skip
     users: dict[tuple[str, str], set[int]] = defaultdict(set)
     for record in found:
         if record.gpu is not None and record.line.rank is not None:
             users[record.host, record.gpu].add(record.line.rank)
-    return [_with_user(record, users.get((record.host, record.gpu or ""), set())) for record in found if record.cause]
+    return [_with_user(record, users.get((record.host, record.gpu or ""), set())) for record in found]
 
 
 def _with_user(record: Record, users: set[int]) -> Record:
@@ -139,45 +215,102 @@ def _hosts_by_process(rows: Sequence[Mapping[str, Any]], logs: JobLogs) -> dict[
 
 
 def _role(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Role and cause of an event; no cause where it accuses nobody by itself."""
+    """Role and cause of an event; no cause where it accuses nobody by itself, `info` where it means nothing."""
     kind, severity = row["kind"], row["severity"]
     if severity == "corrected" or (row["recovery"] == "none" and kind != "xid"):
-        return "consequence", ""
-    if row["caused_by"] is not None:
-        return "consequence", ""
+        return "info", ""
     if kind in ("xid", "sxid"):
-        by_word = ("either", "unknown") if kind == "xid" or severity == "fatal" else ("info", "")
-        return catalogue(kind).get(row["code"], by_word)  # a number that nobody has described is never simply ignored
+        role, cause = _role_of_code(kind, row["code"], severity)
+        return ("consequence", "") if row["caused_by"] is not None else (role, cause)
     if kind in NEEDS_SEVERITY and severity not in ("uncorrected", "fatal"):
-        return "consequence", ""
-    return CAUSE_OF_KIND.get(kind, ("consequence", ""))
+        return "info", ""
+    return CAUSE_OF_KIND.get(kind, ("info", ""))
+
+
+def _role_of_code(kind: str, code: int | None, severity: str | None) -> tuple[str, str]:
+    """What the catalogue says of a number, and the word for its severity in the line, which goes before it."""
+    row = by_code(kind).get(code if code is not None else -1)
+    if kind == "sxid" and (row is None or row["severity"] == "undocumented") and severity != "fatal":
+        return "info", ""
+    if row is None:
+        return "either", "unknown"  # a number that nobody has described is never simply ignored
+    role, cause = row["role"], row["cause"]
+    if kind == "xid" and code in NVLINK5:
+        if severity == "nonfatal" and role == "root":
+            return "either", cause
+        if severity == "fatal" and role == "consequence":
+            return "either", cause  # its own end may be the broken one
+    return role, cause
 
 
 def _after_the_end(record: Record, told: Story) -> bool:
-    """Whether a record is later than the stop of the job, or than the first fault in the logs of ranks on other hosts."""
+    """Whether a record is later than the stop of the job, or than the first fault in the logs of ranks on other hosts.
+
+    What a lost link does to other GPUs their programs may notice before the driver names the link: that ends nothing.
+    """
     if told.stop.is_asked and told.stop.began is not None and told.logs.order(record.line, told.stop.began) == 1:
         return True
     elsewhere = [f for f in told.first if record.host not in told.logs.hosts_of(f.ranks)]
+    if record.cause == "nvlink_fault":
+        elsewhere = [f for f in elsewhere if f.kind not in DEVICE_ERRORS]
     return bool(elsewhere) and all(told.logs.order(record.line, fault.line) == 1 for fault in elsewhere)
 
 
-def _node_wide(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
-    """Application faults that most GPUs of a host show at once, and all other records."""
-    gpus: dict[tuple[str, int | None], set[str | None]] = defaultdict(set)
+def _node_wide(records: Sequence[Record], repeated: Mapping[Record, int]) -> tuple[list[Record], list[Record]]:
+    """Application faults that many GPUs show within seconds, and all other records."""
+    wide: set[int] = set()
+    by_code: dict[int | None, list[Record]] = defaultdict(list)
     for record in records:
-        if record.role == "application":
-            gpus[record.host, record.code].add(record.gpu)
-    wide = {key for key, found in gpus.items() if len(found) >= NODE_WIDE}
-    return (
-        [r for r in records if r.role == "application" and (r.host, r.code) in wide],
-        [r for r in records if r.role != "application" or (r.host, r.code) not in wide],
-    )
+        if record.role == "application" and record not in repeated:
+            by_code[record.code].append(record)
+    for found in by_code.values():
+        for burst in _bursts(found):
+            if len({(r.host, r.gpu) for r in burst}) >= NODE_WIDE:
+                wide |= {id(r) for r in burst}
+    return [r for r in records if id(r) in wide], [r for r in records if id(r) not in wide]
+
+
+def _bursts(records: Sequence[Record]) -> list[list[Record]]:
+    """Records, in the order of time, parted where nothing is told for a while: half a minute on one host, longer where clocks may differ."""
+    found: list[list[Record]] = []
+    for record in records:
+        last = found[-1][-1] if found else None
+        pause = AT_ONCE_S if last is not None and last.host == record.host else CHAIN.total_seconds()
+        if last is not None and record.at_s - last.at_s <= pause:
+            found[-1].append(record)
+        else:
+            found.append([record])
+    return found
+
+
+def _repeated(now: Sequence[Record], everything: Sequence[Record]) -> dict[Record, int]:
+    """Application faults that one GPU gave to several processes, one after the other, and no other GPU of the job gave to more than one.
+
+    Source: NVIDIA's Xid sheet for 13 and 31: the same GPU over several jobs is to be tested, spread over GPUs it is the application.
+    """
+    met: dict[tuple[int | None, str, str | None], set[int]] = defaultdict(set)
+    at_unit: dict[tuple[int | None, str, str | None, str], set[int]] = defaultdict(set)
+    for r in everything:
+        if r.code in REPEATING and r.line.pid is not None:
+            met[r.code, r.host, r.gpu].add(r.line.pid)
+            if r.code == 13 and r.unit and r.unit != "several":
+                at_unit[r.code, r.host, r.gpu, r.unit].add(r.line.pid)
+    found = {}
+    for r in now:
+        if r.gpu is None:
+            continue
+        own = len(met[r.code, r.host, r.gpu])
+        others = max((len(pids) for key, pids in met.items() if key[0] == r.code and key[1:] != (r.host, r.gpu)), default=0)
+        same_unit = len(at_unit.get((r.code, r.host, r.gpu, r.unit or ""), ()))
+        if others <= 1 and (own >= REPEATED or same_unit >= REPEATED_UNIT):
+            found[r] = own
+    return found
 
 
 def _chain_heads(records: Sequence[Record]) -> list[Record]:
     """Of each device the record that began its chain; a device whose chain follows from another one's of the host has none."""
     by_device: dict[tuple[str, str | None], list[Record]] = defaultdict(list)
-    for record in sorted(records, key=lambda r: (r.line.at, r.line.evidence_id, r.line.place)):
+    for record in records:
         by_device[record.host, record.gpu].append(record)
     heads = [head for chain in by_device.values() if (head := _head(chain)) is not None]
     certain = [head for head in heads if head.role == "root"]
@@ -199,3 +332,40 @@ def _explains(one: Record, other: Record) -> bool:
         return False
     linked = one.cause == other.cause == "nvlink_fault"
     return (one.host == other.host or linked) and one.line.at < other.line.at
+
+
+def _one_end(heads: Sequence[Record], live: Sequence[Record]) -> list[Record]:
+    """The heads, of both ends of a broken link only the one that its peers name or that lost several links; as they are where neither tells."""
+    ends = [r for r in live if r.kind == "xid" and r.code in OF_A_LINK]
+    found = list(heads)
+    is_end = {id(r) for r in ends}
+    for host in sorted({r.host for r in heads if id(r) in is_end}):
+        mine = [r for r in ends if r.host == host]
+        named: dict[str, set[str | None]] = defaultdict(set)
+        for r in mine:
+            for address in _REMOTE.findall(r.line.text):
+                if (other := _address(address)) != r.gpu:
+                    named[other].add(r.gpu)
+        lost = Counter(gpu for gpu, _ in {(r.gpu, r.link) for r in mine})
+        hub = _most({gpu: len(by) for gpu, by in named.items()}) or _most({gpu: n for gpu, n in lost.items() if gpu})
+        of_link = [r for r in found if r.host == host and id(r) in is_end]
+        if hub is None or not of_link:
+            continue
+        own = next((r for r in of_link if r.gpu == hub), None)
+        keep = own or replace(of_link[0], gpu=hub, line=replace(of_link[0].line, rank=None))
+        found = [r for r in found if r.host != host or id(r) not in is_end] + [keep]
+    return sorted(found, key=lambda r: (r.line.at, r.host, r.gpu or ""))
+
+
+def _most(counts: Mapping[str, int]) -> str | None:
+    """The one that has clearly the most: at least NAMED_BY and more than any other."""
+    order = sorted(counts.values(), reverse=True)
+    if not order or order[0] < NAMED_BY or (len(order) > 1 and order[1] == order[0]):
+        return None
+    return max(counts, key=lambda gpu: counts[gpu])
+
+
+def _address(text: str) -> str:
+    """`dddd:bb:dd` of an address that may lack its domain, as the tables write it."""
+    parts = [int(part, 16) for part in text.split(":")]
+    return f"{parts[0] if len(parts) == 3 else 0:04x}:{parts[-2]:02x}:{parts[-1]:02x}"
