@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from collectors._kernel_clock import Stamp
+from collectors._kernel_clock import NO_STAMP, Stamp
 from collectors._kernel_prefix import Line, peel
 
 __all__ = ["Cover"]
@@ -15,7 +15,7 @@ EDGE_LINES: Final = 5  # looked at on either side of a block: its time runs from
 EDGE_BYTES: Final = 8192
 
 
-@dataclass
+@dataclass(slots=True)
 class _Span:
     """The stamps of one host: earliest and latest of each clock."""
 
@@ -23,15 +23,30 @@ class _Span:
     at: list[datetime] = field(default_factory=list)
     local: list[str] = field(default_factory=list)
     uptime_s: list[float] = field(default_factory=list)
+    last: Stamp = NO_STAMP  # the one seen last: of a clock of whole seconds many lines share it
 
     def see(self, stamp: Stamp) -> None:
         """Widens the span."""
+        if stamp is self.last:
+            return
+        self.last = stamp
         if stamp.at is not None:
-            self.at = [min([*self.at, stamp.at]), max([*self.at, stamp.at])]
+            self.at = _widened(self.at, stamp.at)
         if stamp.local is not None:
-            self.local = [min([*self.local, stamp.local]), max([*self.local, stamp.local])]
+            self.local = _widened(self.local, stamp.local)
         if stamp.uptime_s is not None:
-            self.uptime_s = [min([*self.uptime_s, stamp.uptime_s]), max([*self.uptime_s, stamp.uptime_s])]
+            self.uptime_s = _widened(self.uptime_s, stamp.uptime_s)
+
+
+def _widened(span: list[Any], value: Any) -> list[Any]:
+    """A span (empty, or earliest and latest) that holds the value, too."""
+    if not span:
+        return [value, value]
+    if value > span[1]:
+        span[1] = value
+    elif value < span[0]:
+        span[0] = value
+    return span
 
 
 @dataclass
@@ -43,8 +58,12 @@ class Cover:
 
     def see(self, line: Line) -> None:
         """Counts a line's host and stamp."""
-        span = self._spans.setdefault(line.host or self.host, _Span())
-        span.boot_id = span.boot_id or line.boot_id
+        host = line.host or self.host
+        span = self._spans.get(host)
+        if span is None:
+            span = self._spans[host] = _Span()
+        if span.boot_id is None:
+            span.boot_id = line.boot_id
         span.see(line.stamp)
 
     def see_edges(self, block: bytes) -> None:

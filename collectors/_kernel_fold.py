@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from collectors._kernel_clock import Stamp, gap_s
@@ -10,7 +11,7 @@ from collectors._kernel_event import Event
 from collectors._kernel_gpu import ENGINE
 from collectors._kernel_prefix import Line
 
-__all__ = ["Folder"]
+__all__ = ["Folder", "Plan"]
 
 BURST_S: Final = 30.0  # a longer silence ends a burst
 ROW_S: Final = 600.0  # of a burst that does not end: a new row each ten minutes keeps its rate visible
@@ -18,18 +19,28 @@ SEVERAL: Final = "several"
 LOST_XID: Final = 79  # the Xid of a GPU that has fallen off the bus
 VERDICT_XID: Final = 154  # says what the driver thinks is needed: each verdict is a row
 TIMEOUT_XIDS: Final = (119, 120)
-_FILLED_LATER: Final = (
-    "pid",
-    "process",
-    "severity",
-    "unit",
-    "link",
-    "caused_by",
-    "recovery",
-)  # where the first line of a burst does not say
-_COLUMNS: Final = ("kind", "code", "gpu", "device", "pid", "process", "severity", "unit", "link", "caused_by", "recovery", "message")
+# Where the first line of a burst does not say.
+_FILLED_LATER: Final = ("pid", "process", "severity", "unit", "link", "caused_by", "recovery", "gpu_uuid", "gpu_serial")
+_SAID: Final = attrgetter(*_FILLED_LATER)
+_COLUMNS: Final = (
+    *("kind", "code", "gpu", "device", "pid", "process", "severity", "unit", "link", "caused_by", "recovery", "message"),
+    *("sub_code", "remote_effect", "driver_version", "gpu_uuid", "gpu_serial"),
+)
 
 Key = tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """How an event folds: rows of which keys it may join, the best first, and under which keys its own row is found afterwards.
+
+    `settled`: the event of a row that it joined and had nothing to add to; nor will it have the next time.
+    """
+
+    event: Event
+    find: tuple[Key, ...]
+    own: tuple[Key, ...]
+    settled: Event | None = None
 
 
 @dataclass(slots=True)
@@ -47,21 +58,30 @@ class _Row:
 
     def fits(self, stamp: Stamp) -> bool:
         """Whether a line of that time belongs to the burst; lines without a common clock do."""
+        if stamp is self.last:  # of a clock of whole seconds; it did fit
+            return True
         silence, age = gap_s(self.last, stamp), gap_s(self.first, stamp)
         return silence is None or age is None or (abs(silence) <= BURST_S and abs(age) <= ROW_S)
 
-    def take(self, event: Event, line: Line) -> None:
+    def take(self, plan: Plan, line: Line) -> None:
         """Counts one more line; the earliest stamp stays, and units that differ become `several`."""
         self.num_folded += line.times
-        self.is_rate_limited |= event.is_lower_bound
-        gap = gap_s(self.first, line.stamp)
-        if gap is not None and gap < 0:  # a reversed file
-            self.first = line.stamp
-        self.last = line.stamp
-        mine = self.event
-        news: dict[str, Any] = {
-            name: getattr(event, name) for name in _FILLED_LATER if getattr(mine, name) is None and getattr(event, name) is not None
-        }
+        stamp = line.stamp
+        if stamp is not self.last:
+            gap = gap_s(self.first, stamp)
+            if gap is not None and gap < 0:  # a reversed file
+                self.first = stamp
+            self.last = stamp
+        if plan.event.is_lower_bound:
+            self.is_rate_limited = True
+        if plan.settled is not self.event:
+            self._learn(plan)
+
+    def _learn(self, plan: Plan) -> None:
+        """What the event adds to that of the row."""
+        mine, event = self.event, plan.event
+        said = zip(_FILLED_LATER, _SAID(mine), _SAID(event), strict=True)
+        news: dict[str, Any] = {name: new for name, old, new in said if old is None and new is not None}
         if mine.unit and event.unit and mine.unit != event.unit:
             news["unit"] = SEVERAL
         if mine.kind != "xid" and event.recovery != mine.recovery:
@@ -70,6 +90,8 @@ class _Row:
             news["message"] = event.message  # the one line of three that says what happened
         if news:
             self.event = replace(mine, **news)
+        else:
+            plan.settled = mine
 
     def columns(self) -> dict[str, Any]:
         """The row of `kernel_events`."""
@@ -99,9 +121,29 @@ class Folder:
 
     def add(self, event: Event, line: Line, number: int) -> None:
         """Folds a line's event into the row of its burst, or begins one."""
-        row = self._find(event, line)
+        self.fold(self.plan(event, line.host), line, number)
+
+    def plan(self, event: Event, host: str | None) -> Plan:
+        """How an event of that host folds, for any number of lines."""
+        own = _key(event, host)
+        find: tuple[Key, ...] = (own,)
+        if event.kind == "xid" and event.code == LOST_XID:
+            find = (own, _key(replace(event, kind="bus_loss"), host))
+        elif event.kind == "bus_loss":
+            find = (_key(replace(event, kind="xid", code=LOST_XID), host), own)
+        elif event.kind == "sxid":
+            find = (own, _key(replace(event, link=None), host))
+        elif event.kind == "oom":
+            find = (own, _key(Event("oom", "", what="asked"), host))
         if event.what == ENGINE:
             event = replace(event, link=None)  # its number only helps to find the row: not every engine is a link
+            own = _key(event, host)
+        # lines of an SXid that name no link belong to it as well
+        return Plan(event, find, (own, _key(replace(event, link=None), host)) if event.kind == "sxid" else (own,))
+
+    def fold(self, plan: Plan, line: Line, number: int) -> None:
+        """Folds a line whose event has that plan."""
+        event, row = plan.event, self._find(plan, line.stamp)
         if row is None:
             if event.folds_only:
                 return
@@ -109,29 +151,22 @@ class Folder:
             self._rows.append(row)
         elif event.kind == "oom" and row.event.what == "asked":  # who is killed is the event, not who asked for memory
             self._open.pop(_key(row.event, line.host), None)
-            row.event, row.number, row.first, row.last = event, number, line.stamp, line.stamp
+            row.event = event
+            row.number, row.first, row.last = number, line.stamp, line.stamp
         else:
-            row.take(event, line)
+            row.take(plan, line)
             if event.kind == "xid" and row.event.kind == "bus_loss":  # the same loss, now with its number
                 row.event = replace(event, message=row.event.message)
-        self._open[_key(event, line.host)] = row
-        if event.kind == "sxid":
-            self._open[_key(replace(event, link=None), line.host)] = row  # for the lines of it that name no link
+        for key in plan.own:
+            self._open[key] = row
 
-    def _find(self, event: Event, line: Line) -> _Row | None:
+    def _find(self, plan: Plan, stamp: Stamp) -> _Row | None:
         """The growing row that a line belongs to: its own, else one that it completes."""
-        own = _key(event, line.host)
-        keys: tuple[Key, ...] = (own,)
-        if event.kind == "xid" and event.code == LOST_XID:
-            keys = (own, _key(replace(event, kind="bus_loss"), line.host))
-        elif event.kind == "bus_loss":
-            keys = (_key(replace(event, kind="xid", code=LOST_XID), line.host), own)
-        elif event.kind == "sxid":
-            keys = (own, _key(replace(event, link=None), line.host))
-        elif event.kind == "oom":
-            keys = (own, _key(Event("oom", "", what="asked"), line.host))
-        rows = (row for key in keys if (row := self._open.get(key)) is not None)
-        return next((row for row in rows if row.fits(line.stamp) and _may_join(event, row.event)), None)
+        for key in plan.find:
+            row = self._open.get(key)
+            if row is not None and row.fits(stamp) and _may_join(plan.event, row.event):
+                return row
+        return None
 
     def rate_limited(self, gpu: str, host: str | None) -> None:
         """The driver says that it prints only some of the lines of a GPU's time-outs."""

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final, Literal
 from collectors._kernel_clock import wall_stamp
 from collectors._kernel_cover import Cover
 from collectors._kernel_event import Event, gpu_address
-from collectors._kernel_fold import Folder
+from collectors._kernel_fold import Folder, Plan
 from collectors._kernel_gpu import GPU_HEADER, ends_bus_loss, gpu_event, lost_from_bus, rate_limited_gpu
 from collectors._kernel_lines import BOOT, BROADCAST, SKIPPED, marked_lines
 from collectors._kernel_prefix import Line, host_name, peel, peel_inner
 from collectors._kernel_rules import other_event
+from collectors._kernel_twins import Twins
 from collectors._lines import blocks, garbage, is_text
 from rca.tables import TABLES
 from rca.types import Skip, Source
@@ -112,57 +113,81 @@ class _Reader:
 
     def __init__(self, host: str | None) -> None:
         self.events = Folder()
+        self._twins = Twins()
         self._host = host  # of lines that name none
         self._boot_id: str | None = None
         self._header: tuple[int, str | None, Line] | None = None  # place, GPU and line that begins "The NVIDIA GPU ..."
         self._sender: tuple[int, Line] | None = None  # place and line of "Message from syslogd@host at ..."
 
     def take(self, text: str, number: int) -> Line:
-        """Folds what a line tells into `events`; gives back the line without its prefixes."""
-        line = self._with_context(peel(text), number)
-        if line.is_hearsay:
-            return line
-        event = self._event(line, number)
-        if event is None and (inner := peel_inner(line)):
-            line = inner
-            event = self._event(line, number)
-        if event is not None:
-            self.events.add(event, line, number)
+        """Folds what a line tells into `events`; gives back the line without its prefixes, to be looked at before the next one is taken."""
+        if self._sender is None or number - self._sender[0] > NEAR_LINES:
+            if twin := self._twins.find(text):
+                if twin.plan is not None:
+                    self.events.fold(twin.plan, twin.line, number)
+                return twin.line
+            line, plan, is_alone = self._read(self._twins.peeled(text) or peel(text), number)
+            if is_alone:
+                self._twins.learn(text, line, plan)
+        else:
+            line, plan, _ = self._read(peel(text), number)
+        if plan is not None:
+            self.events.fold(plan, line, number)
         return line
 
-    def _with_context(self, line: Line, number: int) -> Line:
-        """The line, with the host, boot and time that the file's name or a line before it says where it says none itself."""
+    def _read(self, line: Line, number: int) -> tuple[Line, Plan | None, bool]:
+        """A line without its prefixes, how its event folds, and whether it says that by itself, whatever lines stand around it."""
+        is_alone = self._put_in_context(line, number)
+        if line.is_hearsay:
+            return line, None, is_alone
+        (event, is_whole), told = self._event(line, number), line
+        while event is None and (inner := peel_inner(told)):
+            (event, is_whole), told = self._event(inner, number), inner
+        is_alone = is_alone and is_whole and told is line
+        if event is None:
+            return line, None, is_alone
+        return told, self.events.plan(event, told.host), is_alone
+
+    def _put_in_context(self, line: Line, number: int) -> bool:
+        """Gives the line the host, boot and time that the file's name or a line before it says where it says none itself.
+
+        False for a line that says such a thing, or to which one before it did.
+        """
+        is_alone = True
         if found := BOOT.match(line.body):
-            self._boot_id = found["boot"]
+            self._boot_id, is_alone = found["boot"], False
+            self._twins.forget()
         elif found := BROADCAST.match(line.body):
             line.host = host_name(found["host"])
             if wall := wall_stamp(found["stamp"], 0, line.stamp):
                 line.stamp = wall[0]
-            self._sender = number, line
+            self._sender, is_alone = (number, line), False
         elif self._sender and number - self._sender[0] <= NEAR_LINES and line.host is None and not line.stamp.has_wall:
             sent = self._sender[1]
             line.host = sent.host
             line.stamp = replace(sent.stamp, uptime_s=line.stamp.uptime_s)
+            is_alone = False
         line.host = line.host or self._host
         line.boot_id = line.boot_id or self._boot_id
-        return line
+        return is_alone
 
-    def _event(self, line: Line, number: int) -> Event | None:
+    def _event(self, line: Line, number: int) -> tuple[Event | None, bool]:
+        """What a line tells, and whether it does so by itself; False where it is a part of something, or speaks of other lines."""
         body = line.body
         if event := gpu_event(body):
-            return event
+            return event, True
         if found := GPU_HEADER.match(body):
             self._header = number, gpu_address(found["pci"]), line
-            return None
+            return None, False
         if ends_bus_loss(body):
-            return self._lost(line, number)
+            return self._lost(line, number), False
         if gpu := rate_limited_gpu(body):
             self.events.rate_limited(gpu, line.host)
-            return None
+            return None, False
         if SKIPPED.match(body):
             self.events.skipped("storage_lustre", line.host)
-            return None
-        return other_event(body)
+            return None, False
+        return other_event(body), True
 
     def _lost(self, line: Line, number: int) -> Event | None:
         """The end of "The NVIDIA GPU ... fallen off the bus": GPU, host and time stand in its first line, the other two may lack a prefix."""

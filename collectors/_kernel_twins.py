@@ -1,0 +1,126 @@
+"""Kernel lines that differ from an earlier line only in their stamps: that one was read with care, of the others the stamps are read.
+
+A flood repeats a few texts a hundred thousand times. What a line says besides its time depends on nothing but the rest of its text, where
+the stamps stand in one of the usual places and hold a real date; every other line is read with care, each time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from collectors._kernel_clock import NO_STAMP, Stamp, wall_stamp
+from collectors._kernel_fold import Plan
+from collectors._kernel_prefix import MAX_LINE, Line
+
+__all__ = ["Twin", "Twins"]
+
+DRIVER: Final = "NVRM: "
+MAX_TWINS: Final = 4096  # kept; of each kind; sixteen times as many that came once
+# Of the usual prefixes: what stays the same from line to line, and what the clocks say. The forms of `second` differ in length.
+_USUAL: Final = re.compile(
+    r"(?P<lead>(?:<\d{1,3}>|kern {0,2}:[a-z]{3,6} {0,3}: )?)"
+    r"(?:(?P<second>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
+    r"(?:(?P<sep>[.,])(?P<fraction>\d{1,9}))?(?P<zone>(?:Z|[+\-]\d\d:?\d\d)? )"
+    r"|(?P<ctime>\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ))?"
+    r"(?P<tag>(?:[\w.\-]{1,255} kernel: )?)(?:\[ {0,11}(?P<uptime>\d{1,9}\.\d{6})\] )?"
+    r"|(?P<priority>\d{1,4},)\d{1,20},(?P<us>\d{1,15})(?P<flags>,[^;\s]{0,200};)",
+    re.ASCII,
+)
+
+Key = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class Twin:
+    """A line as it was read with care, now with the stamp of the line at hand, and how it folds; `plan`: None where it tells no event."""
+
+    line: Line
+    plan: Plan | None
+
+
+_UNKNOWN: Final = Twin(Line(""), None)
+
+
+@dataclass(slots=True)
+class Twins:
+    """The lines read so far, by what of them the clock does not change."""
+
+    _known: dict[Key, Twin | None] = field(default_factory=dict)  # None: its likes are read with care
+    _seen: set[int] = field(default_factory=set)  # hashes of what was read once: most lines never come again
+    _prefixes: dict[Key, Line] = field(
+        default_factory=dict
+    )  # of lines in which the driver's tag follows, by what the clock does not change
+    _missed: tuple[Key, Stamp, int] | None = None  # the last line that `find` did not know: key, stamp, where its body begins
+
+    def find(self, text: str) -> Twin | None:
+        """The twin of a line, with its stamp; None for a line that must be read with care (and may then be learnt)."""
+        self._missed = None
+        if len(text) > MAX_LINE or not (found := _USUAL.match(text)):
+            return None
+        lead, second, sep, fraction, zone, ctime, tag, uptime, priority, us, flags = found.groups()
+        stamp = NO_STAMP
+        if printed := ctime or (second and second + zone):
+            wall = _wall(printed)
+            if wall is None:
+                return None
+            stamp = _with_fraction(wall, fraction) if fraction else wall
+        if uptime is not None:
+            stamp = Stamp(stamp.at, stamp.local, float(uptime))
+        elif us is not None:
+            stamp = Stamp(None, None, int(us) / 1e6)
+        body_at = found.end()
+        key = lead, second and len(second), sep, zone, ctime is None, tag, uptime is None, priority, flags, text[body_at:]
+        twin = self._known.get(key, _UNKNOWN)
+        if twin is _UNKNOWN:
+            self._missed = key, stamp, body_at
+            return None
+        if twin is not None:
+            twin.line.stamp = stamp
+        return twin
+
+    def peeled(self, text: str) -> Line | None:
+        """The line that `find` did not know, without its prefix, where the driver's tag follows one that is known: no prefix begins so."""
+        if self._missed is None or not text.startswith(DRIVER, self._missed[2]) or "\x1b" in text:
+            return None
+        key, stamp, body_at = self._missed
+        like = self._prefixes.get(key[:-1])
+        return like and Line(text[body_at:].rstrip(), stamp, like.host, like.boot_id, like.is_kernel, 1, like.is_hearsay, like.is_tagged)
+
+    def learn(self, text: str, line: Line, plan: Plan | None) -> None:
+        """Keeps how the line that `find` did not know was read, where the place of its stamps is certain."""
+        if self._missed is None:
+            return
+        key, stamp, body_at = self._missed
+        is_certain = line.body == text[body_at:].rstrip() and line.stamp == stamp
+        if is_certain and (prefix := key[:-1]) not in self._prefixes and line.body.startswith(DRIVER):
+            self._prefixes[prefix] = line
+        if (once := hash(key)) not in self._seen:
+            self._seen.add(once)
+        else:
+            self._known[key] = Twin(line, plan) if is_certain else None
+        if max(len(self._known), len(self._prefixes), len(self._seen) >> 4) >= MAX_TWINS:
+            self.forget()
+
+    def forget(self) -> None:
+        """Begins anew: from here on lines say something else (another boot)."""
+        self._known.clear()
+        self._seen.clear()
+        self._prefixes.clear()
+        self._missed = None
+
+
+@lru_cache(maxsize=4096)
+def _wall(printed: str) -> Stamp | None:
+    """The stamp of a printed second with its zone; None where it is no date or not all of the text."""
+    found = wall_stamp(printed, 0, NO_STAMP)
+    return found[0] if found and found[1] == len(printed) and found[0].has_wall else None
+
+
+def _with_fraction(wall: Stamp, fraction: str) -> Stamp:
+    """The stamp of a second with the digits after its point, of which six count."""
+    if wall.at is not None:
+        return Stamp(wall.at.replace(microsecond=int(fraction[:6].ljust(6, "0"))))
+    return Stamp(None, f"{wall.local}.{fraction[:6]}")
