@@ -108,6 +108,7 @@ OPEN: Mapping[str, tuple[list[tuple[int, str]], str, tuple[str, ...]]] = {
     "one report": ([said(0, IB, address(1))], "link", ("node-1",)),
     "both ends of one connection": ([said(0, IB, address(1)), said(1, IB, address(0))], "link", ()),
     "one host reports all others": ([said(0, IB, address(peer)) for peer in (1, 2, 3)], "tie", ()),
+    "one closed connection": ([said(0, CLOSED, address(1))], "closed", ("node-1",)),
     "two against two": ([said(0, IB, address(4)), said(1, IB, address(4)), said(2, IB, address(5)), said(3, IB, address(5))], "tie", ()),
     "all against all": ([said(a, IB, address(b)) for a in range(6) for b in range(6) if a != b], "everywhere", ()),
 }

@@ -17,11 +17,12 @@ from typing import Final, Literal
 from rca.analyses._job_logs import JobLogs, Line
 from rca.types import Tables
 
-__all__ = ["READS", "Kind", "Report", "kind_of_report", "reports", "speaker"]
+__all__ = ["NAMELESS", "READS", "Kind", "Report", "kind_of_report", "reports", "speaker"]
 
 READS: Final = ("host_addresses",)
 Kind = Literal["transport", "closed", "local", "flushed"]
 
+NAMELESS: Final = "file "  # stands before the file's id where no line of it tells the host
 FLUSHED: Final = 5  # IBV_WC_WR_FLUSH_ERR: what was queued is thrown back after an earlier error
 OWN_SIDE: Final = frozenset({1, 2, 3, 4, 6, 8})  # IBV_WC_LOC_*, MW_BIND: length, queue, registration or access on the reporting side
 _STATUS: Final = re.compile(r"with (?:status|error)[= ](?:[A-Z][A-Z_]{2,40}\()?(\d{1,3})\b")
@@ -73,7 +74,7 @@ def kind_of_report(line: Line) -> Kind | None:
 def speaker(line: Line, logs: JobLogs) -> str:
     """The host that prints a line: as named, else that of its rank, else its file stands for it."""
     named = line.host or (logs.hosts.get(line.rank) if line.rank is not None else None)
-    return named or f"file {line.evidence_id}"
+    return named or f"{NAMELESS}{line.evidence_id}"
 
 
 def reports(case: Tables, logs: JobLogs, lines: Iterable[Line]) -> list[Report]:

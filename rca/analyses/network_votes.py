@@ -6,7 +6,8 @@
    connections), a stop of the job, an error after which the rank made further steps, a far end that itself had given up before.
 3. Count for every far end the distinct hosts that report it. Who alone is accused by a clear majority of the reporting hosts (and by at
    least two) is named; the speaker never is. Failing that, count again without far ends that report others themselves: they may only pass on.
-4. One connection has two ends, and either may be it; equal votes are a tie; where all accuse all, it is a switch or the fabric, no host.
+4. One connection has two ends, and either may be it; equal votes are a tie; where all accuse all, it is a switch or the fabric, no host. A
+   few closed connections are a mere symptom.
 5. A port that reports its own error is the exception: it accuses the host that prints it.
 """
 
@@ -20,8 +21,8 @@ from typing import Final
 from rca.analyses._alive import went_on
 from rca.analyses._faults import TIMED_OUT, Story, complains, story
 from rca.analyses._job_logs import READS, Line, cite_line
+from rca.analyses._network_reports import NAMELESS, Report, kind_of_report, reports, speaker
 from rca.analyses._network_reports import READS as READS_TOO
-from rca.analyses._network_reports import Report, kind_of_report, reports, speaker
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -35,6 +36,7 @@ SIGNS = {
     "tie": Sign("network", ("network_fault", "network_transient", "unknown")),
     "everywhere": Sign("network", ("network_fault", "network_transient", "unknown")),
     "port_error": Sign("network", ("network_transient", "network_fault", "unknown")),
+    "closed": Sign("mention", ()),
     "own_side": Sign("mention", ()),
 }
 
@@ -55,7 +57,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     told = case.derive(story)
     if not told.logs.lines:
         raise NotEnoughEvidence("the logs here are of another job or launch")
-    if not told.not_seen_to_end_well:
+    if told.logs.everyone and not told.not_seen_to_end_well:
         return ()  # connections end when jobs do
     lines = [line for line in told.logs.lines if _may_count(line, told)]
     live = [line for line in lines if not _is_explained(line, told) and not went_on(case, told.logs, line)]
@@ -128,10 +130,15 @@ def _verdict(given: Sequence[Report], told: Story) -> Finding:
     if (end := _chosen(firsthand)) is not None:
         return _accusation(end, firsthand, told)
     given = firsthand or given
+    if not any(report.kind == "transport" for report in given):
+        says = f"{_named({r.reporter for r in given})} lost connections to {_named(_votes(given))}: a symptom, and too few say so to point anywhere"
+        return _open("closed", given, told, says)
     pairs = {tuple(sorted((report.reporter, report.accused))) for report in given}
     reporters, ends = {report.reporter for report in given}, set(_votes(given))
     if len(pairs) == 1:
-        return _open("link", given, told, f"{_named(pairs.pop())} report a failed connection between them, and nobody else does")
+        what = f"{given[0].reporter} and {given[0].accused} report" if len(reporters) > 1 else f"{_named(reporters)} alone reports"
+        says = f"{what} a failed connection {'to each other' if len(reporters) > 1 else f'to {given[0].accused}'}"
+        return _open("link", given, told, f"{says}: either end fits, and so does what lies between them")
     if len(reporters) >= MANY and len(ends) >= MANY:
         says = (
             f"{len(reporters)} hosts report failed connections to {len(ends)} others and no one stands out: a switch or the fabric, no host"
@@ -164,7 +171,7 @@ def _accusation(end: str, given: Sequence[Report], told: Story) -> Finding:
 
 
 def _open(sign: str, given: Sequence[Report], told: Story, says: str) -> Finding:
-    """Nobody is accused; of one connection the far end, which is what the lines name, is shown as the host concerned."""
+    """Nobody is accused; where all lines name one far end, that is shown as the host concerned."""
     votes = _votes(given)
     ends = sorted({report.reporter for report in given} | set(votes))
     fitting = sorted({rank for host in ends for rank in told.logs.ranks_on(host)}) if sign != "everywhere" else []
@@ -173,8 +180,7 @@ def _open(sign: str, given: Sequence[Report], told: Story, says: str) -> Finding
         "ends": ends,
         "candidates": fitting,
     }
-    hosts = tuple(sorted(votes)) if sign == "link" and len(votes) == 1 else ()
-    says += f"; either end fits ({' or '.join(ends)}), and so does what lies between them" if sign == "link" else ""
+    hosts = tuple(votes) if len(votes) == 1 else ()
     return Finding("network_votes", sign, says, hosts=hosts, scope=f"{sign} {ends}", numbers=numbers, cites=_cites(given))
 
 
@@ -200,10 +206,10 @@ def _ports(lines: Sequence[Line], told: Story) -> list[Finding]:
         return [Finding("network_votes", "everywhere", says, scope=f"ports {sorted(by_host)}", numbers=numbers, cites=cites)]
     (host,) = by_host
     ranks = told.logs.ranks_on(host)
-    says = f"{host} reports an error of its own network port: {every[0].text.strip()[:160]}"
+    says = f"{_named(by_host)} reports an error of its own network port: {every[0].text.strip()[:160]}"
     return [
         Finding(
-            "network_votes", "port_error", says, ranks=ranks, hosts=() if host.startswith("file ") else (host,), scope=f"port {host}",
+            "network_votes", "port_error", says, ranks=ranks, hosts=() if host.startswith(NAMELESS) else (host,), scope=f"port {host}",
             explains=tuple(sorted(told.logs.everyone - set(ranks))) if ranks else (), numbers=numbers, cites=cites,
         )
     ]  # fmt: skip
@@ -228,7 +234,7 @@ def _cites(given: Sequence[Report]) -> tuple[Cite, ...]:
 
 
 def _named(hosts: Collection[str] | Mapping[str, object]) -> str:
-    names = sorted(hosts)
+    names = sorted({"a host that its log does not name" if host.startswith(NAMELESS) else host for host in hosts})
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return ", ".join(names[:MAX_NAMED]) + more
 
