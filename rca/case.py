@@ -35,6 +35,7 @@ __all__ = ["Case", "MemoryCase", "build", "frames_of", "is_current"]
 SCHEMA_VERSION = hashlib.sha256("".join(table.ddl for table in TABLES.values()).encode()).hexdigest()[:16]  # another one: built again
 MEMORY_LIMIT = "256MB"  # of DuckDB while it takes in rows; beyond it spills to disk
 CHUNK_ROWS = 500_000  # rows handed to an analysis at a time
+KEPT_ROWS = 5_000  # a table of no more is read once: several questions ask for it, and a query costs more than its rows
 UNFILTERED = frozenset({"evidence", "readings", "cites", "stack_frames"})  # tables that show stale evidence too; a stack is nobody's own
 T = TypeVar("T")
 
@@ -73,6 +74,8 @@ class Case(Derived):
         self.path = path
         self._connection = connection
         self._has_stale = has_stale
+        self._heights: dict[str, int] = {}
+        self._kept: dict[tuple[str, ...], pl.LazyFrame] = {}
 
     @classmethod
     def open(cls, path: Path) -> Case:
@@ -106,13 +109,17 @@ class Case(Derived):
             raise CaseError(f"{self.path}: damaged ({str(error).splitlines()[0]}). Delete it and build again.") from None
 
     def table(self, name: str, *, where: str | None = None, with_stale: bool = False) -> pl.LazyFrame:
-        """A declared table as a LazyFrame; only the columns (and with `where` the rows) asked for are read, in bounded chunks."""
+        """A declared table as a LazyFrame; of a large one only the columns (and with `where` the rows) asked for are read, in chunks."""
         from polars.io.plugins import register_io_source
 
         schema = TABLES[name].schema
         conditions = [f'"{where}"'] if where else []
         if self._has_stale and not with_stale and "evidence_id" in schema and name not in UNFILTERED:
             conditions.append("evidence_id NOT IN (SELECT evidence_id FROM evidence WHERE is_stale)")
+        if self._height(name) <= KEPT_ROWS:
+            if (name, *conditions) not in self._kept:
+                self._kept[name, *conditions] = pl.concat(self._chunks(name, schema.names(), conditions)).cast(schema).lazy()
+            return self._kept[name, *conditions]
 
         def chunks(columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _batch: int | None) -> Iterator[pl.DataFrame]:
             names = columns or schema.names()
@@ -124,12 +131,17 @@ class Case(Derived):
 
         return register_io_source(chunks, schema=schema)
 
+    def _height(self, name: str) -> int:
+        if name not in self._heights:
+            self._heights[name] = int(self._rows(f'SELECT count(*) FROM "{name}"')[0][0])
+        return self._heights[name]
+
     def _chunks(self, name: str, columns: Sequence[str], conditions: Sequence[str]) -> Iterator[pl.DataFrame]:
         import duckdb
 
         cursor = self._connection.cursor()  # one query at a time each: an analysis may read two tables at once
         cursor.execute("SET TimeZone='UTC'")
-        height = int(self._rows(f'SELECT count(*) FROM "{name}"')[0][0])
+        height = self._height(name)
         listed = ", ".join(f'"{column}"' for column in columns)
         for start in range(0, max(height, 1), CHUNK_ROWS):
             window = [f"rowid >= {start} AND rowid < {start + CHUNK_ROWS}"] if height > CHUNK_ROWS else []
@@ -310,6 +322,7 @@ def build(
 
 def _fill(connection: duckdb.DuckDBPyConnection, read: Read, folder: Path) -> None:
     connection.execute("SET TimeZone='UTC'")
+    connection.begin()  # else every statement of its own waits for the disk
     connection.execute("CREATE TABLE meta (key VARCHAR, value VARCHAR)")
     made_of = {
         "schema": SCHEMA_VERSION,
@@ -319,8 +332,10 @@ def _fill(connection: duckdb.DuckDBPyConnection, read: Read, folder: Path) -> No
     }
     for pair in made_of.items():
         connection.execute("INSERT INTO meta VALUES (?, ?)", list(pair))
+    for table in TABLES.values():
+        connection.execute(table.ddl)
+    connection.commit()
     for name in TABLES:
-        connection.execute(TABLES[name].ddl)
         if name == Parts.SPILLED:
             _insert_parts(connection, name, read.parts.files)
         elif name in read.frames:
