@@ -38,7 +38,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/local_time.py": ((), ()),
     "rca/kernel_times.py": ((*FOUNDATION, "rca.local_time"), ()),
     "rca/clocks.py": ((*FOUNDATION, "rca.local_time", "rca.kernel_times"), ("polars",)),
-    "rca/kernel_record.py": ((*FOUNDATION, "rca.clocks"), ("polars",)),
+    "rca/kernel_record.py": ((*FOUNDATION, "rca.clocks", "rca.local_time"), ()),
     "rca/belonging.py": ((*FOUNDATION, "rca.timing_sets"), ("polars",)),
     "rca/timing_sets.py": (FOUNDATION, ("polars",)),
     "rca/weighing.py": (FOUNDATION, ()),

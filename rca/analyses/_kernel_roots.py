@@ -23,12 +23,13 @@ from typing import Any, Final
 import polars as pl
 
 from rca.analyses._faults import Story
-from rca.analyses._job_logs import JobLogs, Line, kernel_line, place
+from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line, place
 from rca.analyses._kernel_edges import Link, chain_of, follow
 from rca.catalogues import by_code
-from rca.types import Tables
+from rca.kernel_record import merged
+from rca.types import Cite, Tables
 
-__all__ = ["Record", "Scene", "scene"]
+__all__ = ["Record", "Scene", "cites_of", "scene"]
 
 BEFORE: Final = timedelta(minutes=1)  # a record so long before the first sign of the job may be of it: clocks of host and trainer differ
 AFTER: Final = timedelta(minutes=10)  # kernels notice late: a time-out of a command, a bus that no longer answers
@@ -83,6 +84,7 @@ class Record:
     recovery: str | None = None
     caused_by: int | None = None
     remote_effect: str | None = None
+    cites: tuple[Cite, ...] = ()  # every file that tells it, the best first
 
     @property
     def name(self) -> str:
@@ -127,6 +129,12 @@ class Scene:
         if root not in self.live:
             return []
         return [(self.live[n], self.links[n]) for n in chain_of(self.live.index(root), self.links)]
+
+
+def cites_of(records: Sequence[Record], others: Sequence[Line] = ()) -> tuple[Cite, ...]:
+    """The best place of each record, then other lines, then the other files that tell the same records."""
+    first = [record.cites[0] if record.cites else cite_line(record.line) for record in records]
+    return (*first, *(cite_line(line) for line in others), *(cite for record in records for cite in record.cites[1:]))
 
 
 def scene(case: Tables, told: Story) -> Scene:
@@ -177,17 +185,17 @@ def _records(case: Tables, logs: JobLogs) -> list[Record]:
     rows = case.table("kernel_events").filter(~pl.col("kind").is_in(["oom", "segfault", "thermal", "other"])).collect().rows(named=True)
     host_of_file = _hosts_by_process(rows, logs)
     found = []
-    for row in sorted(rows, key=lambda r: (r["evidence_id"], place(r["record"]))):
-        host = row["host"] or host_of_file.get(row["evidence_id"])
+    for event in sorted(merged(rows, logs.clocks, host_of_file), key=lambda e: (e.row["evidence_id"], place(e.row["record"]))):
+        row, host = event.row, event.row["host"]
         role, cause = _role(row)
         if host not in hosts or role == "info":
             continue
         rank = None if row["kind"] == "xid" and row["code"] in ANYONES else logs.rank_of(row["pid"], host)
-        line = kernel_line(row, rank, logs, host=host)
+        line = replace(kernel_line(row, rank, logs), at=event.at)
         found.append(
             Record(
                 line, host, row["kind"], row["code"], row["gpu"], role, cause, row["unit"], row["severity"], row["link"], row["recovery"],
-                row["caused_by"], row.get("remote_effect"),
+                row["caused_by"], row.get("remote_effect"), event.cites,
             )
         )  # fmt: skip
     users: dict[tuple[str, str], set[int]] = defaultdict(set)

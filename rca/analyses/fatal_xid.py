@@ -23,9 +23,9 @@ from typing import Any, Final
 import polars as pl
 
 from rca.analyses._faults import Story, story
-from rca.analyses._job_logs import READS, Line, cite_line, step_at_end
+from rca.analyses._job_logs import READS, Line, step_at_end
 from rca.analyses._kernel_edges import Link
-from rca.analyses._kernel_roots import Record, Scene, scene
+from rca.analyses._kernel_roots import Record, Scene, cites_of, scene
 from rca.analyses._waits import build_waits
 from rca.analyses._words import iso, ranks_text
 from rca.catalogues import rows
@@ -162,11 +162,10 @@ def _finding(
         numbers |= {"policy": policy, "policy_of": root.name}
     if told_after:
         numbers["followed_by"] = told_after
-    lines = [*(r.line for r in roots), *_examples(following)]
     return Finding(
         "fatal_xid", sign, says, ranks=ranks, hosts=tuple(sorted({r.host for r in roots})), scope=f"{root.host} {root.gpu} {root.name}",
         explains=tuple(sorted(logs.everyone - set(ranks))) if ranks else (), numbers=numbers,
-        cites=tuple(cite_line(line) for line in lines)[:MAX_CITES],
+        cites=cites_of(roots, _examples(following))[:MAX_CITES],
     )  # fmt: skip
 
 
@@ -241,7 +240,7 @@ def _program(seen: Scene) -> Finding:
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     says = f"{record.name} on {len(devices)} GPUs of {where} at once: that is the program, no device"
     numbers = {"failed_at": iso(record.line.at), "xid": record.code, "policy": record.policy, "policy_of": record.name}
-    cites = tuple(cite_line(r.line) for r in seen.node_wide)[:MAX_CITES]
+    cites = cites_of(seen.node_wide)[:MAX_CITES]
     return Finding("fatal_xid", "node_wide_record", says, scope=f"{record.host} {record.name}", numbers=numbers, cites=cites)
 
 
@@ -260,7 +259,7 @@ def _peers(case: Tables, told: Story, seen: Scene) -> Finding:
     return Finding(
         "fatal_xid", "peer_record", says, scope="victims of a link",
         numbers={"failed_at": iso(first.line.at), "xid": first.code, "unread_hosts": unread},
-        cites=tuple(cite_line(r.line) for r in seen.victims)[:MAX_CITES],
+        cites=cites_of(seen.victims)[:MAX_CITES],
     )  # fmt: skip
 
 
