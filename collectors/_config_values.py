@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from collectors._kernel_prefix import host_name
 
-__all__ = ["FAMILIES", "cuda_version", "driver_version", "host_of_path", "known", "nccl_version", "package", "scalar"]
+__all__ = ["FAMILIES", "cuda_version", "driver_version", "host_of_path", "known", "nccl_version", "package", "plain_value", "scalar"]
 
 MAX_VALUE: Final = 400  # characters of a value that are kept
 FAMILIES: Final = re.compile(r"(?:NCCL|TORCH|PYTORCH|CUDA|GLOO|UCX|FI|OFI)_[A-Z0-9_]{1,80}")  # of environment variables; no other is kept
 _SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|COOKIE|BEARER|://[^/@\s]{1,200}@", re.I)
 _DRIVER: Final = re.compile(r"(?<![\d.])(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)(?![\d.])")
+_PYTHON: Final = re.compile(r"(?:Python )?(\d\.\d{1,3}\.\d{1,3})\b")
 _KNOWN: Final[Mapping[str, tuple[str, ...]]] = {  # component -> spellings, with _ for every blank, dash and dot
     "nvidia_driver": (
         "driver",
@@ -39,7 +40,7 @@ _KNOWN: Final[Mapping[str, tuple[str, ...]]] = {  # component -> spellings, with
 }
 _BY_SPELLING: Final = {spelling: name for name, spellings in _KNOWN.items() for spelling in spellings}
 _FILLER: Final = re.compile(  # words of a file's name that say what it is, not whose
-    r"(?i)(?<![a-z0-9])(?:pip3?|freeze|list|packages?|env|environ(?:ment)?|printenv|collect|torch|info|nvidia|smi|gpus?|query|versions?|configs?|facts?|hosts?"
+    r"(?i)(?<![a-z0-9])(?:pip3?|freeze|list|packages?|env|environ(?:ment)?|printenv|collect|torch|info|nvidia|smi|gpus?|q|query|versions?|configs?|facts?|hosts?"
     r"|txt|csv|json|log|out)(?![a-z0-9])"
 )
 
@@ -72,6 +73,14 @@ def driver_version(text: str) -> str | None:
     """The version in what names an NVIDIA driver, however much stands round it."""
     found = _DRIVER.search(text)
     return found[1] if found else None
+
+
+def plain_value(component: str, text: str) -> str:
+    """The value without what only some sources print beside it: of a driver and of Python the version alone."""
+    if component == "nvidia_driver":
+        return driver_version(text) or text
+    found = _PYTHON.match(text) if component == "python" else None
+    return found[1] if found else text
 
 
 def nccl_version(code: int) -> str | None:

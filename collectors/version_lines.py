@@ -34,6 +34,7 @@ _MARKS: Final = re.compile(
     rb"Bootstrap ?: ?Using |NET/(?:IB|Socket) ?: ?Using |NCCL version \d|cudaDriverVersion \d|PyTorch version ?[:=] ?\d|NVIDIA UNIX "
     rb"|API mismatch: the |Mismatched NCCL version|NCCL INFO NCCL_\w{1,60} set by environment to "
 )
+_COLLECTED: Final = b"Collecting environment information"  # of torch's own report, which `host_configs` reads
 _NVRM: Final = re.compile(
     r"NVIDIA UNIX (?:Open )?[\w-]{1,20} Kernel Module (?:for \w{1,20} )? ?(?P<version>\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b"
 )
@@ -55,7 +56,7 @@ _OWN_NAMES: Final = re.compile(r"NCCL_(?:HOSTID|COMM_ID|UNIQUE_ID|DEBUG_FILE)") 
 
 def claims(name: str, head: bytes) -> bool:
     """Text with such a line near its beginning, where programs print it."""
-    if head[:1] == b"\x80" or _MARKS.search(head) is None or not is_text(head):
+    if head[:1] == b"\x80" or _COLLECTED in head[:400] or _MARKS.search(head) is None or not is_text(head):
         return False
     return any(_facts(raw, number) for number, raw in _marked(head, 1))
 
@@ -130,7 +131,11 @@ def _of_program(line: Line) -> list[Fact]:
         told.append(("cuda_driver", value, "nccl_log"))
     if found := _TORCH.search(line.text):
         told.append(("torch", found["version"], "torch_log"))
-    if (found := _SETTING.search(line.text)) and not _OWN_NAMES.fullmatch(found["name"]) and (value := scalar(found["value"].rstrip(". \r"))):
+    if (
+        (found := _SETTING.search(line.text))
+        and not _OWN_NAMES.fullmatch(found["name"])
+        and (value := scalar(found["value"].rstrip(". \r")))
+    ):
         told.append((f"env:{found['name']}", value, "nccl_log"))
     return [("configs", about | {"component": c, "value": v, "source": s, "observed_at": line.at}) for c, v, s in told]
 
