@@ -1,8 +1,8 @@
 """What `rca capture` says of itself: the list of a capture's files with their hashes, which host and ranks it is of, what failed.
 
 Reads `rca-bundle.json` and, of a capture that was cut short, `.rca-partial` (`rca.bundle/1`), the facts of the host (`rca.host/1`) and the states
-of its processes (`rca.processes/1`). Rows: `ranks`, `hosts`. Skipped, with the reason: files that are missing or differ from what was captured,
-steps that failed, and what a partial capture lacks.
+of its processes (`rca.processes/1`). Rows: `ranks`, `hosts`; versions, settings and hashes as `configs`; the host's own `host_addresses`. Skipped,
+with the reason: files that are missing or differ from what was captured, steps that failed, and what a partial capture lacks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
+from collectors._bundle_configs import addresses, of_host, of_processes
 from collectors._kernel_prefix import host_name
 from collectors._own_records import json_object
 from rca.tables import TABLES
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EMITS", "claims", "read"]
 
-EMITS = ("ranks", "hosts")
+EMITS = ("ranks", "hosts", "configs", "host_addresses")
 
 BUNDLE, HOST, PROCESSES = "rca.bundle/1", "rca.host/1", "rca.processes/1"
 MAX_BYTES: Final = 1 << 28
@@ -51,9 +52,13 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     host = host_name(_text(document.get("host")))
     if document.get("schema_version") == PROCESSES:
         yield TABLES["ranks"], TABLES["ranks"].rows(list(_ranks(document.get("processes"), host, "main")))
+        settings = of_processes(document.get("processes"), host, _instant(document.get("started_at")))
+        yield TABLES["configs"], TABLES["configs"].rows(list(settings))
         return
     if document.get("schema_version") != BUNDLE:
-        return  # facts of a host are for people: no question asks for them yet
+        yield TABLES["configs"], TABLES["configs"].rows(list(of_host(document, host, _instant(document.get("started_at")))))
+        yield TABLES["host_addresses"], TABLES["host_addresses"].rows(list(addresses(document, host)))
+        return
     if document.get("is_partial") is not False:
         yield Skip(None, "this capture was cut short: what it had by then is read, the rest was not looked at")
     yield from _failed_steps(document.get("steps"))

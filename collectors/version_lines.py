@@ -56,9 +56,17 @@ _OWN_NAMES: Final = re.compile(r"NCCL_(?:HOSTID|COMM_ID|UNIQUE_ID|DEBUG_FILE)") 
 
 def claims(name: str, head: bytes) -> bool:
     """Text with such a line near its beginning, where programs print it."""
-    if head[:1] == b"\x80" or _COLLECTED in head[:400] or _MARKS.search(head) is None or not is_text(head):
+    if head[:1] == b"\x80" or _COLLECTED in head[:400] or _MARKS.search(head) is None or not is_text(head) or _is_document(head):
         return False
     return any(_facts(raw, number) for number, raw in _marked(head, 1))
+
+
+def _is_document(head: bytes) -> bool:
+    """One JSON document over many lines, not lines of JSON."""
+    start = head.lstrip()
+    if start[:1] == b"{":
+        return object_of(start.partition(b"\n")[0].decode("utf-8", "replace")) is None
+    return re.match(rb"\[\s*[{\]]", start) is not None
 
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:

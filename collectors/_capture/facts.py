@@ -11,6 +11,7 @@ from collectors._capture.find import Job, Member
 from collectors._capture.gpu import gpus
 from collectors._capture.host import versions
 from collectors._capture.kernel import boot_ns, zone_s
+from collectors._capture.network import adapters, addresses
 from collectors._capture.proc import TICKS
 from collectors._capture.state import cgroup_of, safe_command, safe_environment
 
@@ -41,6 +42,8 @@ def write_host(folder: Folder, job: Job) -> None:
         "host": folder.host,
         "zone_offset_s": zone_s(),
         "versions": versions(job.trainers),
+        "addresses": addresses(),
+        "adapters": adapters(),
         "gpus": found,
     }
     folder.write_json("host.json", facts)

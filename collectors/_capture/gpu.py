@@ -44,6 +44,7 @@ def gpus() -> tuple[list[dict[str, Any]] | None, str | None]:
             "uuid": ask(pynvml.nvmlDeviceGetUUID, handle),
             "serial": ask(pynvml.nvmlDeviceGetSerial, handle),
             "name": ask(pynvml.nvmlDeviceGetName, handle),
+            "vbios": ask(pynvml.nvmlDeviceGetVbiosVersion, handle),
             "pci_bus": _text(bus.busId) if bus else None,
             "ecc_mode": ask(pynvml.nvmlDeviceGetEccMode, handle),
             "ecc_corrected_total": errors(corrected, pynvml.NVML_AGGREGATE_ECC),

@@ -1,21 +1,41 @@
-"""What this host and the trainers' programs are: kernel, driver, Python, torch, NCCL. Nothing of theirs is imported or run."""
+"""What this host and the trainers' programs are: kernel, driver, Python, torch, NCCL, their image, script and settings. Nothing of theirs is
+imported or run."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import platform
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from collectors._capture.files import open_regular
 from collectors._capture.find import Member
 from collectors._capture.proc import read_text, sees_files_of
 
 __all__ = ["driver_version", "versions"]
 
-WANTED = ("torch", "numpy", "triton", "nvidia_nccl_cu11", "nvidia_nccl_cu12", "nvidia_nccl_cu13", "deepspeed", "megatron_core", "lightning")
+WANTED = re.compile(
+    r"torch|numpy|triton|nvidia_(?:nccl|cudnn|cublas|cuda_runtime)_cu\d{2}|deepspeed|megatron_core|lightning|transformers|flash_attn|transformer_engine"
+)
+IMAGE_VARIABLES = (
+    "CONTAINER_IMAGE",
+    "IMAGE_ID",
+    "IMAGE_DIGEST",
+    "APPTAINER_CONTAINER",
+    "SINGULARITY_CONTAINER",
+    "NVIDIA_PYTORCH_VERSION",
+    "NVIDIA_BUILD_ID",
+)
 MAX_MAPS = 8 << 20
+MAX_HASHED = 16 << 20  # bytes of a script or its configuration
+MAX_FILES = 8  # of these, of one process
 _TORCH = re.compile(r"(/\S.*/(?:site|dist)-packages)/torch/lib/\S+$", re.M)
+_HASHED = re.compile(r"[^\0]{1,1000}\.(?:py|ya?ml|json|toml|ini|cfg|conf|gin)")
+_IN_PATH = re.compile(r"/(?:lib|bin)/python(\d\.\d{1,2})(?=/|$)")
+_CONTAINER = re.compile(r'^(image|imageid)="?([^"\n]{1,300})"?$', re.M)
 _LIBRARY = re.compile(r"(/\S.*/lib(?:nccl|cudart|cuda)\.so[.\d]*)$", re.M)
 
 
@@ -50,7 +70,11 @@ def _programs(member: Member) -> dict[str, Any]:
         python = None
     found: dict[str, Any] = {"python": python, "libraries": sorted(set(_LIBRARY.findall(maps)))}
     packages = _TORCH.search(maps)
+    told = _IN_PATH.search(packages[1]) if packages else _IN_PATH.search(python or "")
+    found["python_version"] = told[1] if told else None
     found["packages"] = _packages(sees_files_of(pid, packages[1])) if packages else None
+    found["image"] = _image(member)
+    found["files"] = _hashes(member)
     return found
 
 
@@ -59,6 +83,33 @@ def _packages(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.glob("*.dist-info")):
         name, _, version = path.name.removesuffix(".dist-info").partition("-")
-        if name.lower() in WANTED:
+        if WANTED.fullmatch(name.lower()):
             found[name.lower()] = version
     return found
+
+
+def _image(member: Member) -> dict[str, str]:
+    """The image of the process' container as its variables or podman's file tell it; empty where nothing does."""
+    environ = member.process.environ or {}
+    found = {name.lower(): environ[name][:300] for name in IMAGE_VARIABLES if environ.get(name)}
+    told = read_text(sees_files_of(member.process.pid, "/run/.containerenv")) or ""
+    return found | dict(_CONTAINER.findall(told))
+
+
+def _hashes(member: Member) -> dict[str, str]:
+    """Name -> SHA-256 (first 16 hex digits) of the script and the configuration files that the command line names."""
+    found: dict[str, str] = {}
+    for word in member.process.command[1:]:
+        name = word.rpartition("=")[2]
+        if len(found) < MAX_FILES and _HASHED.fullmatch(name) and (digest := _digest(sees_files_of(member.process.pid, name))):
+            found[name.rpartition("/")[2]] = digest
+    return found
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            data = file.read(MAX_HASHED + 1)
+    except OSError:
+        return None
+    return hashlib.sha256(data).hexdigest()[:16] if len(data) <= MAX_HASHED else None
