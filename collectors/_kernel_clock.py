@@ -24,11 +24,15 @@ _ZONES: Final = {name: int(hours) for name, hours in (pair.split("=") for pair i
 _ZONE_NAME: Final = rf"(?:{'|'.join((*_ZONES, 'CST', 'IST'))})\b"
 _OFFSET: Final = r"[+-]\d\d(?::?\d\d)?"
 _ISO: Final = re.compile(  # dmesg iso 2024-04-29T14:55:41,678628+02:00; journal "Tue 2025-01-21 04:41:44 UTC"; Talos [...Z]:; Go 2025/01/21 04:41:44
-    rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>\d{{4}}(?P<mark>[-/])\d\d(?P=mark)\d\d)[T ]{_TIME}(?P<zone> ?(?:{_ZONE_NAME}|{_OFFSET})(?!\w|:\S))?"
+    rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>\d{{4}}(?P<mark>[-/])\d\d(?P=mark)\d\d)[T _]{_TIME}(?P<zone> ?(?:{_ZONE_NAME}|{_OFFSET})(?!\w|:\S))?"
     rf"(?:(?<=\d\d) {_ZONE_NAME}(?!:))?[\"']?\]?:?{_ENDS}"
 )
 _CTIME: Final = re.compile(  # dmesg -T [Sun Feb 23 16:24:18 2025], in any language
     rf"\[(?:[^\s\]\d]{{1,12}} +)?(?P<a>[^\s\]]{{1,12}}) +(?P<b>[^\s\]]{{1,12}}) +{_TIME} (?P<year>\d{{4}}){_DELTA}\] ?"
+)
+# Mon Mar  2 08:12:07 2026, also with the zone before the year; GPFS writes a colon behind it.
+_DATE: Final = re.compile(
+    rf"[A-Z][a-z]{{2}} (?P<a>[A-Z][a-z]{{2}}) +(?P<b>\d{{1,2}}) {_TIME}(?: (?P<zone>{_ZONE_NAME}))? (?P<year>\d{{4}}):?{_ENDS}"
 )
 # Syslog and journal short Dec  2 11:38:27; some daemons put the year before; fabric manager [Jul 23 2024 07:53:55].
 _SYSLOG: Final = re.compile(
@@ -75,6 +79,8 @@ def wall_stamp(text: str, start: int, stamp: Stamp) -> tuple[Stamp, int] | None:
         if day := _month_and_day(found["a"], found["b"]):
             return _with_wall(stamp, f"{found['year']}-{day}", found), found.end()
         return _with_wall(stamp, None, found), found.end()  # a date in a language that is not known here
+    if (found := _DATE.match(text, start)) and (day := _month_and_day(found["a"], found["b"])):
+        return _with_wall(stamp, f"{found['year']}-{day}", found, found["zone"]), found.end()
     if (found := _SYSLOG.match(text, start)) and (day := _month_and_day(found["a"], found["b"])):
         year = found["year"] or found["first_year"]
         return _with_wall(stamp, f"{year}-{day}" if year else day, found), found.end()

@@ -26,7 +26,7 @@ _BEGINS: Final = (  # how a line of a log begins
 )
 _NOISE: Final = re.compile(
     r"<(?P<priority>\d{1,3})>|(?:> ?){1,8}|\[pod/[^\]\s]{1,300}\] |std(?:out|err) [FP] |"  # priority; quotation; kubectl --prefix; container runtime
-    r"\[rank\d{1,7}\]:\s?|"  # torch
+    r"\[rank\d{1,7}\]:\s?|\[[EWNIXAD]\] |"  # torch; level of GPFS
     rf"\d{{1,7}}[:\s\-]\s{{0,4}}(?={_BEGINS})|"  # number of an editor's line, or of a srun task
     rf"(?=[^\s:]{{0,200}}(?:/|\.(?:log|txt|out)))[^\s:]{{1,200}}?[:\-](?:\d{{1,9}}[:\-])?(?={_BEGINS})|"  # grep: path, number of the line
     r"[0-9a-f]{1,8} {1,4}\| (?=\d\d/\d\d/|[A-Z][a-z]{2}-\d\d-\d{4})|"  # number in the event log of a management controller

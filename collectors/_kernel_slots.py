@@ -21,6 +21,7 @@ __all__ = ["IDENTITY_MARKERS", "Slots"]
 
 IDENTITY_MARKERS: Final = ("NVRM: GPU at ", "GPU Board Serial Number", "GPU serial number is", "NVIDIA UNIX ", "Kernel Mode Setting Driver")
 MAX_SAID: Final = 100_000  # facts of a file that are kept; a driver that is loaded so often names the same GPUs
+NEXT_LINE_S: Final = 1.0  # between the line that names a GPU and the one with its serial number
 _UUID: Final = re.compile(rf"NVRM: GPU at (?:PCI:)?(?P<pci>{ADDRESS}): (?P<uuid>GPU-[0-9a-fA-F\-]{{4,40}})")
 _BOARD: Final = re.compile(r"NVRM: GPU Board Serial Number: (?P<serial>[0-9A-Za-z\-]{1,40})")
 _SERIAL: Final = re.compile(rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<pci>{ADDRESS}): GPU serial number is (?P<serial>[0-9A-Za-z\-]{{1,40}})")
@@ -48,17 +49,26 @@ class Slots:
     _serials: dict[Slot, list[_Said]] = field(default_factory=lambda: defaultdict(list))
     _drivers: dict[Slot, list[_Said]] = field(default_factory=lambda: defaultdict(list))
     _named: dict[str | None, str] = field(default_factory=dict)  # host -> slot named last: the next line gives its serial number
+    _loose: dict[str | None, _Said] = field(
+        default_factory=dict
+    )  # host -> serial number of the slot that the next line names: a reversed file
     _num_said: int = 0
 
     def learn(self, line: Line) -> bool:
         """Takes in a line that states such a fact; False for any other line."""
         if found := _UUID.match(line.body):
             if gpu := gpu_address(found["pci"]):
-                self._named[line.host] = gpu
                 self._add(self._uuids, gpu, found["uuid"], line)
+                loose = self._loose.pop(line.host, None)
+                if loose is None:
+                    self._named[line.host] = gpu
+                elif abs(gap_s(loose.stamp, line.stamp) or 0.0) <= NEXT_LINE_S:
+                    self._add(self._serials, gpu, loose.what, line)
         elif found := _BOARD.match(line.body):
             if gpu := self._named.pop(line.host, None):
                 self._add(self._serials, gpu, found["serial"], line)
+            else:
+                self._loose[line.host] = _Said(found["serial"], line.stamp, line.boot_id)
         elif found := _SERIAL.match(line.body):
             self._add(self._serials, gpu_address(found["pci"]), found["serial"], line)
         elif found := _DRIVER.match(line.body):

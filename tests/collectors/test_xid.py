@@ -356,7 +356,7 @@ def test_syslog_is_read_to_its_first_kernel_line_however_late_that_comes(tmp_pat
     assert [row["record"] for row in tables["kernel_events"]] == ["L3001"]
     assert [row["host"] for row in tables["host_logs"]] == ["host-a"]
     tables, _ = rows_of(xid, source_of(tmp_path, user.encode()))
-    assert tables == {"kernel_events": [], "host_logs": []}, "nothing of the kernel was read"
+    assert not any(tables.values()), "nothing of the kernel was read"
 
 
 def test_hosts_of_one_file_are_listed_one_by_one(tmp_path: Path) -> None:
