@@ -2,7 +2,7 @@
 
 Reads what dmesg, /dev/kmsg, the journal, syslog, consoles and the tools that collect them write. Rows: one per burst of equal lines
 (`kernel_events`), and one per host for the log itself (`host_logs`), so that a log without any event is known to have been read.
-Time is what the line gives: an instant only with date, year and zone.
+Time is what the line gives: an instant only with date, year and zone. What else of clocks stands in the log goes to `clock_anchors`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from collectors._kernel_anchors import Anchors
 from collectors._kernel_clock import wall_stamp
 from collectors._kernel_cover import Cover
+from collectors._kernel_entries import entries_of
 from collectors._kernel_event import Event, gpu_address
 from collectors._kernel_fold import Folder, Plan
 from collectors._kernel_gpu import GPU_HEADER, ends_bus_loss, gpu_event, lost_from_bus, rate_limited_gpu
 from collectors._kernel_lines import BOOT, BROADCAST, SKIPPED, marked_lines
 from collectors._kernel_prefix import Line, host_name, peel, peel_inner
 from collectors._kernel_rules import other_event
+from collectors._kernel_slots import Slots
 from collectors._kernel_twins import Twins
 from collectors._lines import blocks, garbage, is_text
 from rca.tables import TABLES
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EMITS", "claims", "read"]
 
-EMITS = ("kernel_events", "host_logs")
+EMITS = ("kernel_events", "host_logs", "clock_anchors")
 
 SNIFF_LINES: Final = 40  # of the head, evenly spread
 MOST: Final = 0.5  # of the lines: more than that makes a log one of that kind
@@ -61,32 +64,42 @@ def claims(name: str, head: bytes) -> bool:
 
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
-    """Rows of `kernel_events` and, for a kernel log, of `host_logs`. Lines that tell no event give nothing."""
+    """Rows of `kernel_events` and, for a kernel log, of `host_logs` and `clock_anchors`. Lines that tell no event give nothing."""
     events, logs = TABLES["kernel_events"], TABLES["host_logs"]
     host = _host_in_name(source.path)
-    reader, cover = _Reader(host), Cover(host)
-    kind = _kind_of_log(source.head)
+    reader, cover, anchors = _Reader(host), Cover(host), Anchors(host)
+    kind, entries = _kind_of_log(source.head), entries_of(source.head)
     num_lines = 0
     for block in blocks(source):
         if isinstance(block, Skip):
             yield block
             continue
         yield from garbage(block)
-        for number, text in marked_lines(block.data, block.first):
-            cover.see(reader.take(text, number))
+        lines = marked_lines(block.data, block.first)
+        if entries:
+            lines = entries.take(block.data, block.first, {number for number, _ in lines})
+        for number, text in lines:
+            cover.see(line := reader.take(text, number))
+            anchors.mark(line, number)
         cover.see_edges(block.data)
+        anchors.see(block.data, block.first)
         if kind == "host" and _has_kernel_line(block.data):
             kind = "kernel"
         num_lines = block.last
         if len(reader.events) >= MAX_ROWS:
-            yield events, events.rows(reader.events.take_rows())
-    yield events, events.rows(reader.events.take_rows())
+            yield events, events.rows(reader.take_rows())
+    for number, text in entries.rest() if entries else ():
+        cover.see(reader.take(text, number))
+    yield events, events.rows(reader.take_rows())
     if kind == "kernel":
         yield logs, logs.rows(cover.rows(num_lines))
+        yield TABLES["clock_anchors"], TABLES["clock_anchors"].rows(anchors.rows())
 
 
 def _kind_of_log(head: bytes) -> Literal["kernel", "host", ""]:
     """`kernel`: most lines have its prefix or tell an event, or some its tag in a syslog. `host`: a syslog, so far without such a line."""
+    if (entries := entries_of(head)) and entries.is_kernel:
+        return "kernel"
     texts = [text for text in head.split(b"\n") if text.strip()]
     lines = [peel(text.decode("utf-8", "replace")) for text in texts[:: max(1, len(texts) // SNIFF_LINES)]]
     kernel = [line for line in lines if line.is_kernel or gpu_event(line.body) or other_event(line.body)]
@@ -114,6 +127,7 @@ class _Reader:
     def __init__(self, host: str | None) -> None:
         self.events = Folder()
         self._twins = Twins()
+        self._slots = Slots()
         self._host = host  # of lines that name none
         self._boot_id: str | None = None
         self._header: tuple[int, str | None, Line] | None = None  # place, GPU and line that begins "The NVIDIA GPU ..."
@@ -135,11 +149,19 @@ class _Reader:
             self.events.fold(plan, line, number)
         return line
 
+    def take_rows(self) -> list[dict[str, Any]]:
+        """The rows so far, which no longer grow, with what the driver said of their GPUs."""
+        rows = self.events.take_rows()
+        self._slots.fill(rows)
+        return rows
+
     def _read(self, line: Line, number: int) -> tuple[Line, Plan | None, bool]:
         """A line without its prefixes, how its event folds, and whether it says that by itself, whatever lines stand around it."""
         is_alone = self._put_in_context(line, number)
         if line.is_hearsay:
             return line, None, is_alone
+        if self._slots.learn(line):
+            return line, None, False
         (event, is_whole), told = self._event(line, number), line
         while event is None and (inner := peel_inner(told)):
             (event, is_whole), told = self._event(inner, number), inner

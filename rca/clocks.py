@@ -62,9 +62,11 @@ class Clocks:
         found: datetime | None = row.get(moment)
         if found is not None:
             return found if _is_sane(found) else None
-        placed = self.kernel.placed.get((row["evidence_id"], row.get("record") or "")) if "uptime_s" in row else None
-        if placed is not None:
-            return placed.at
+        key = (row["evidence_id"], row.get("record") or "")
+        if "uptime_s" in row and key in self.kernel.boots:
+            placed = self.kernel.placed.get(key)
+            if placed is not None or key not in self.kernel.hostless:
+                return placed.at if placed is not None else None
         boot = self._boots.get(row.get("host") or "")
         if boot is not None and row.get("uptime_s") is not None:
             return _after(boot, row["uptime_s"])

@@ -59,11 +59,15 @@ class Placed:
 
 @dataclass(frozen=True)
 class KernelTimes:
-    """(evidence_id, record) -> when, and in which boot (equal numbers: the same boot); host -> its zone, s, where its kernel logs tell just one."""
+    """(evidence_id, record) -> when, and in which boot (equal numbers: the same boot); host -> its zone, s, where its kernel logs tell just one.
+
+    `hostless`: records of no told host: what is known of hosts was not asked for them.
+    """
 
     placed: Mapping[Key, Placed]
     boots: Mapping[Key, int]
     zones: Mapping[str, float]
+    hostless: frozenset[Key]
 
 
 @dataclass(slots=True)
@@ -189,7 +193,8 @@ def kernel_times(case: Tables, span: Instants | None, job_zones: Mapping[str, fl
         if spot.record is not None and (found := _best(spot, by_wall.get(id(spot)), boots)) is not None
     }
     numbers = {(t.evidence_id, s.record): boots.find(s.boot) for t in tracks for s in t.spots if s.record is not None}
-    return KernelTimes(placed, numbers, zones | noted_zones)
+    hostless = {(t.evidence_id, s.record) for t in tracks for s in t.spots if t.host is None and s.record is not None}
+    return KernelTimes(placed, numbers, zones | noted_zones, frozenset(hostless))
 
 
 def _tracks(case: Tables) -> list[_Track]:

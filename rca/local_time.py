@@ -29,7 +29,7 @@ def filled(text: str, near: datetime) -> datetime | None:
         reach = range(-7, 8) if short.startswith(LEAP_DAY) else (-1, 0, 1)
         candidates = [f"{near.year + years:04d}-{short}" for years in reach]
     elif NO_DAY.match(short):
-        candidates = [f"{day:%Y-%m-%d}T{short}" for days in (-1, 0, 1) if (day := _moved(near, days)) is not None]
+        candidates = [f"{day.date().isoformat()}T{short}" for days in (-1, 0, 1) if (day := _moved(near, days)) is not None]
     found = []
     for candidate in candidates:
         try:

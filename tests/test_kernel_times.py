@@ -1,0 +1,292 @@
+"""Kernel records in time: the same scene, told in every form and zone, happens at the same instants; what cannot be placed stays without one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _kernel_case import kernel_case
+
+from rca.case import MemoryCase
+from rca.clocks import clocks
+from rca.local_time import chained, filled
+
+Told = list[tuple[datetime, str]]
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+HALF_PAST_FIVE = timedelta(hours=5, minutes=30)
+JOB = {"evidence_id": "fr", "rank": 0}
+
+
+def xid(number: int, code: int = 31) -> str:
+    """A record like no other: each has a process and an address of its own."""
+    return f"NVRM: Xid (PCI:0000:{number + 16:02x}:00): {code}, pid={4000 + number}, name=python3, Ch {number:08x}"
+
+
+def scene(start: datetime, gaps: Sequence[float] = (0, 40, 0.25, 3600, 7000)) -> Told:
+    """Records at these distances, s."""
+    at, told = start, []
+    for number, gap in enumerate(gaps):
+        at += timedelta(seconds=gap)
+        told.append((at, xid(number)))
+    return told
+
+
+def short(local: datetime) -> str:
+    return f"{MONTHS[local.month - 1]} {local.day:2d} {local:%H:%M:%S}"
+
+
+def dmesg(told: Told, boot: datetime) -> str:
+    return "".join(f"[{(at - boot).total_seconds():12.6f}] {text}\n" for at, text in told)
+
+
+def syslog(told: Told, boot: datetime | None, zone: timedelta, host: str = "host-a") -> str:
+    stamp = "" if boot is None else "[{:12.6f}] "
+    return "".join(
+        f"{short(at + zone)} {host} kernel: {stamp.format((at - boot).total_seconds()) if boot else ''}{text}\n" for at, text in told
+    )
+
+
+def ctime(told: Told, zone: timedelta) -> str:
+    return "".join(f"[{at + zone:%a} {short(at + zone)} {(at + zone).year}] {text}\n" for at, text in told)
+
+
+def iso(told: Told, zone: timedelta) -> str:
+    sign, minutes = ("-" if zone < timedelta() else "+"), int(abs(zone).total_seconds() // 60)
+    return "".join(f"{at + zone:%Y-%m-%dT%H:%M:%S,%f}{sign}{minutes // 60:02d}:{minutes % 60:02d} {text}\n" for at, text in told)
+
+
+def audit(at: datetime, boot: datetime | None, zone: timedelta) -> str:
+    """A line that holds its own seconds since 1970."""
+    return syslog([(at, f"audit: type=1400 audit({at.timestamp():.3f}:91): apparmor")], boot, zone)
+
+
+def noted(boot: datetime, zone: timedelta | None, host: str = "host-a") -> list[dict[str, Any]]:
+    return [{"evidence_id": "hosts", "host": host, "boot_at": boot, "zone_offset_s": zone.total_seconds() if zone is not None else None}]
+
+
+def placed(case: MemoryCase) -> dict[str, list[datetime | None]]:
+    """File -> the instants of its records, in its order."""
+    found: dict[str, list[datetime | None]] = {}
+    rows = case.table("kernel_events").collect().rows(named=True)
+    for row in sorted(rows, key=lambda row: int(row["record"][1:])):
+        found.setdefault(row["evidence_id"], []).append(case.derive(clocks).at(row))
+    return found
+
+
+def close(found: Sequence[datetime | None], told: Told, error_s: float = 1.0) -> bool:
+    return len(found) == len(told) and all(
+        one is not None and abs((one - at).total_seconds()) <= error_s for one, (at, _) in zip(found, told, strict=True)
+    )
+
+
+START = datetime(2026, 3, 1, 11, 58, 20, 250000, UTC)
+BOOT = START - timedelta(days=3, seconds=17.5)
+
+
+@pytest.mark.parametrize("zone", [timedelta(), HALF_PAST_FIVE, timedelta(hours=-8), timedelta(hours=12, minutes=45)], ids=str)
+def test_one_scene_in_every_form_happens_at_the_same_time(tmp_path: Path, zone: timedelta) -> None:
+    told = scene(START)
+    forms: dict[str, tuple[str, list[dict[str, Any]]]] = {
+        "dmesg": (dmesg(told, BOOT), noted(BOOT, None)),
+        "syslog, zone noted": (syslog(told, None, zone), noted(BOOT, zone)),
+        "syslog, uptime and boot noted": (syslog(told, BOOT, zone), noted(BOOT, None)),
+        "syslog, audit": (audit(START, None, zone) + syslog(told, None, zone), []),
+        "syslog, uptime, audit at the end": (syslog(told, BOOT, zone) + audit(told[-1][0], BOOT, zone), []),
+        "ctime, zone noted": (ctime(told, zone), noted(BOOT, zone)),
+        "iso": (iso(told, zone), []),
+        "reversed": ("".join(reversed(syslog(told, BOOT, zone).splitlines(keepends=True))), noted(BOOT, None)),
+    }
+    for number, (name, (text, hosts)) in enumerate(forms.items()):
+        case = kernel_case(tmp_path, {f"{number}.log": text}, {f"{number}.log": "host-a"}, hosts=hosts)
+        found = placed(case)[f"{number}.log"]
+        found = found[::-1] if name == "reversed" else found
+        assert close(found, told), (name, found)
+        if "uptime" in name or name in ("dmesg", "iso", "reversed"):
+            assert found == sorted(found, key=lambda at: at or START), name
+            assert len(set(found)) == len(found), (name, "the time since boot parts records of one second")
+
+
+@pytest.mark.parametrize("start", [datetime(2025, 12, 31, 23, 59, tzinfo=UTC), datetime(2024, 2, 29, 23, 59, 10, tzinfo=UTC)], ids=str)
+def test_year_without_a_year(tmp_path: Path, start: datetime) -> None:
+    """Over New Year, and on a day that most years lack; whatever tells the year: a line, the host's boot, the time of the job."""
+    told, boot = scene(start, (0, 90, 60)), start - timedelta(days=40)
+    job = [{**JOB, "first_at": start - timedelta(hours=1), "last_at": start + timedelta(hours=1)}]
+    zone = timedelta(hours=-3)
+    cases: list[tuple[str, dict[str, Any]]] = [
+        (audit(start, None, zone) + syslog(told, None, zone), {}),
+        (syslog(told, boot, zone) + audit(told[-1][0], boot, zone), {}),
+        (syslog(told, boot, zone), {"hosts": noted(boot, None)}),
+        (syslog(told, None, zone), {"hosts": noted(boot, zone)}),
+        (syslog(told, None, zone), {"hosts": noted(start - timedelta(days=900), zone), "dumps": job}),
+    ]
+    for number, (text, rows) in enumerate(cases):
+        found = placed(kernel_case(tmp_path, {f"{number}.log": text}, **rows))[f"{number}.log"]
+        assert close(found, told), (number, found)
+
+
+def test_a_log_that_goes_on_after_the_job_is_not_put_back_by_a_year(tmp_path: Path) -> None:
+    """Collected on 3 January of a job that ended on 30 December: the last evidence is no limit of what a log may hold."""
+    told = scene(datetime(2025, 12, 29, 8, tzinfo=UTC), (0, 86400 * 2, 86400 * 3))
+    job = [{**JOB, "first_at": told[0][0], "last_at": told[0][0] + timedelta(days=1)}]
+    case = kernel_case(
+        tmp_path, {"a.log": syslog(told, None, timedelta())}, hosts=noted(BOOT - timedelta(days=500), timedelta()), dumps=job
+    )
+    assert close(placed(case)["a.log"], told)
+
+
+def test_nothing_tells_a_zone(tmp_path: Path) -> None:
+    """Stamps stay without an instant; the time since boot still orders them, and the file does."""
+    told = scene(START)
+    job = [{**JOB, "first_at": START, "last_at": START + timedelta(minutes=5)}]
+    case = kernel_case(
+        tmp_path, {"a.log": syslog(told, BOOT, HALF_PAST_FIVE), "b.log": ctime(told, HALF_PAST_FIVE)}, {"b.log": "host-b"}, dumps=job
+    )
+    assert placed(case) == {"a.log": [None] * 5, "b.log": [None] * 5}
+    assert len({boot for (file, _), boot in case.derive(clocks).kernel.boots.items() if file == "a.log"}) == 1
+
+
+class TestBoots:
+    def test_a_new_boot_in_the_middle(self, tmp_path: Path) -> None:
+        """What was noted is of the last boot: what came before it has no instant, and is not ordered by its time since another boot."""
+        again = BOOT + timedelta(days=4)
+        first, second = scene(BOOT + timedelta(hours=9), (0, 50)), [(at, text) for at, text in scene(again + timedelta(hours=2), (0, 60))]
+        text = dmesg(first, BOOT) + "[    0.000000] Linux version 5.15.0\n" + dmesg(second, again)
+        case = kernel_case(tmp_path, {"a.log": text}, {"a.log": "host-a"}, hosts=noted(again, None))
+        found = placed(case)["a.log"]
+        assert found[:2] == [None, None]
+        assert close(found[2:], second)
+        assert [boot for _, boot in sorted(case.derive(clocks).kernel.boots.items())] == [0, 0, 1, 1]
+
+    def test_a_syslog_of_two_boots_is_of_one_zone(self, tmp_path: Path) -> None:
+        again = BOOT + timedelta(days=4, seconds=333)
+        first, second = scene(BOOT + timedelta(hours=9), (0, 50)), scene(again + timedelta(hours=2), (0, 60))
+        text = syslog(first, BOOT, HALF_PAST_FIVE) + syslog(second, again, HALF_PAST_FIVE)
+        found = placed(kernel_case(tmp_path, {"a.log": text}, hosts=noted(again, None)))["a.log"]
+        assert close(found, [*first, *second])
+
+    def test_the_same_message_in_two_files_dates_the_boot(self, tmp_path: Path) -> None:
+        """The ring of the kernel counts from boot, the journal has instants: in one of both, whatever else they hold."""
+        told = scene(START)
+        files = {"ring.log": dmesg(told, BOOT), "journal.log": iso(told[1:2], timedelta(hours=2))}
+        assert close(placed(kernel_case(tmp_path, files, dict.fromkeys(files, "host-a")))["ring.log"], told)
+        other = kernel_case(tmp_path, files, {"ring.log": "host-b", "journal.log": "host-a"})
+        assert placed(other)["ring.log"] == [None] * 5, "another host has booted at another time"
+
+    def test_a_rotated_log_is_of_an_earlier_boot(self, tmp_path: Path) -> None:
+        """Nothing in it fits the boot that was noted, in any zone: it is not placed by it."""
+        again = BOOT + timedelta(days=4, seconds=333)
+        case = kernel_case(tmp_path, {"kern.1": syslog(scene(START), BOOT, HALF_PAST_FIVE)}, hosts=noted(again, None))
+        assert placed(case)["kern.1"] == [None] * 5
+
+    def test_what_the_kernel_said_before_the_daemon_started(self, tmp_path: Path) -> None:
+        """All of it has the stamp of that start: the time since boot is the better clock."""
+        told = scene(BOOT + timedelta(seconds=2), (0, 5, 30))
+        late = f"{short(BOOT + timedelta(seconds=40))} host-a kernel: "
+        text = "".join(f"{late}[{(at - BOOT).total_seconds():12.6f}] {body}\n" for at, body in told)
+        assert close(placed(kernel_case(tmp_path, {"a.log": text}, hosts=noted(BOOT, timedelta())))["a.log"], told)
+
+
+class TestSummerTime:
+    ENDS = datetime(2025, 10, 26, 1, 0, tzinfo=UTC)  # in Europe: 03:00 +02:00 becomes 02:00 +01:00
+
+    def texts(self, change: datetime, before_h: int, after_h: int, boot: datetime | None) -> tuple[Told, str]:
+        told = scene(change - timedelta(minutes=50), (0, 40 * 60, 15 * 60, 30 * 60, 3600))
+        lines = [syslog([one], boot, timedelta(hours=before_h if one[0] < change else after_h)) for one in told]
+        return told, "".join(lines)
+
+    def test_an_hour_back(self, tmp_path: Path) -> None:
+        boot = self.ENDS - timedelta(days=9)
+        for number, (up, hosts) in enumerate(
+            [(boot, noted(boot, None)), (boot, noted(boot, timedelta(hours=1))), (None, noted(boot, timedelta(hours=1)))]
+        ):
+            told, text = self.texts(self.ENDS, 2, 1, up)
+            found = placed(kernel_case(tmp_path, {f"{number}.log": text}, hosts=hosts))[f"{number}.log"]
+            assert close(found, told, 2.0), (number, found)
+
+    def test_an_hour_forward(self, tmp_path: Path) -> None:
+        change = datetime(2025, 3, 30, 1, 0, tzinfo=UTC)
+        boot = change - timedelta(days=9)
+        told, text = self.texts(change, 1, 2, boot)
+        assert close(placed(kernel_case(tmp_path, {"a.log": text}, hosts=noted(boot, timedelta(hours=2))))["a.log"], told, 2.0)
+        told, text = self.texts(change, 1, 2, None)
+        ends = audit(told[0][0], None, timedelta(hours=1)) + text + audit(told[-1][0], None, timedelta(hours=2))
+        found = placed(kernel_case(tmp_path, {"b.log": ends}))["b.log"]
+        assert all(one is None or close([one], [at]) for one, at in zip(found, told, strict=True)), "where the hour was lost is not told"
+
+    def test_a_clock_that_was_set_is_no_summer_time(self, tmp_path: Path) -> None:
+        told, text = self.texts(self.ENDS, 2, 1, None)
+        lines = text.splitlines(keepends=True)
+        lines.insert(2, f"{short(self.ENDS + timedelta(hours=1))} host-a systemd[1]: Time has been changed\n")
+        found = placed(kernel_case(tmp_path, {"a.log": "".join(lines)}, hosts=noted(BOOT, timedelta(hours=1))))["a.log"]
+        assert close(found[2:], told[2:])
+        assert found[0] is not None
+        assert found[0] - told[0][0] == timedelta(hours=1), "the clock was wrong, not the zone"
+
+
+def test_the_zone_of_the_jobs_logs_is_taken_where_it_cannot_mislead(tmp_path: Path) -> None:
+    """A kernel prints local time, and so do the ranks on its host. In another zone a record near the job would not be of it: that stays open."""
+    ranks = [{"evidence_id": "map", "rank": 0, "host": "host-a"}]
+    logs = [
+        {"evidence_id": "rank-0", "rank": 0, "logged_at_local": f"2026-03-01T17:{minute}:21", "signature": "train_progress"}
+        for minute in (28, 29)
+    ]
+    job = [{**JOB, "first_at": START, "last_at": START + timedelta(minutes=1)}]
+    told = [(START + timedelta(seconds=30), xid(0)), (START - timedelta(hours=3), xid(1)), (START - timedelta(days=9), xid(2))]
+    case = kernel_case(tmp_path, {"a.log": syslog(sorted(told), None, HALF_PAST_FIVE)}, ranks=ranks, log_events=logs, dumps=job)
+    old, near, during = placed(case)["a.log"]
+    assert close([old, during], [told[2], told[0]])
+    assert near is None
+
+
+def test_epochs_of_memory_errors_and_of_lustre(tmp_path: Path) -> None:
+    at = datetime(2018, 2, 23, 3, 28, 16, tzinfo=UTC)
+    told = scene(at + timedelta(minutes=2), (0, 50))
+    lines: list[Callable[[int], str]] = [
+        lambda epoch: f"mce: [Hardware Error]: PROCESSOR 0:306f2 TIME {epoch} SOCKET 0 APIC 0 microcode 2b",
+        lambda epoch: (
+            f"Lustre: 7:0:(client.c:1920:ptlrpc_expire_one_request()) @@@ Request sent has timed out for slow reply: [sent {epoch}/real {epoch}]"
+        ),
+    ]
+    for number, line in enumerate(lines):
+        text = syslog([(at, line(int(at.timestamp())))], None, timedelta(hours=-6)) + syslog(told, None, timedelta(hours=-6))
+        found = placed(kernel_case(tmp_path, {f"{number}.log": text}))[f"{number}.log"]
+        assert close(found[-2:], told), number
+
+
+def test_shuffled_records_of_one_file_are_placed_as_before(tmp_path: Path) -> None:
+    told = scene(START)
+    case = kernel_case(tmp_path, {"a.log": syslog(told, BOOT, HALF_PAST_FIVE)}, hosts=noted(BOOT, None))
+    expected = placed(case)
+    rows = case.frames["kernel_events"].to_dicts()
+    random.Random(3).shuffle(rows)
+    shuffled = MemoryCase(
+        {
+            **case.frames,
+            "kernel_events": case.frames["kernel_events"]
+            .clear()
+            .vstack(type(case.frames["kernel_events"])(rows, schema=case.frames["kernel_events"].schema)),
+        }
+    )
+    assert placed(shuffled) == expected
+
+
+class TestLocalTime:
+    def test_a_stamp_is_filled_nearest(self) -> None:
+        near = datetime(2025, 3, 4, 12)
+        for text, year in (("02-29T10:00:00", 2024), ("12-31T23:59:59", 2024), ("03-04T12:00:01", 2025), ("2019-01-01 00:00:00", 2019)):
+            found = filled(text, near)
+            assert found is not None, text
+            assert found.year == year, text
+        assert filled("23:59:59.5", datetime(2025, 3, 4, 0, 1)) == datetime(2025, 3, 3, 23, 59, 59, 500000)
+        assert [filled(text, near) for text in ("soon", "", "99:99:99", "02-30T00:00:00")] == [None] * 4
+        assert filled("23:00:00", datetime.min) is not None, "before the first day there is none"
+
+    def test_a_chain_goes_over_the_end_of_a_year_both_ways(self) -> None:
+        texts = ["12-30T10:00:00", None, "12-31T23:59:00", "01-01T00:01:00", "02-29T00:00:00"]
+        found = chained(texts, {3: datetime(2024, 1, 1)})
+        assert [moment.year if moment else None for moment in found] == [2023, None, 2023, 2024, 2024]
+        assert chained(texts, {}) == [None] * 5
