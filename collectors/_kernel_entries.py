@@ -126,7 +126,7 @@ def _of_fields(lines: Sequence[str]) -> dict[str, Any]:
             key = found["key"]
             entry.setdefault(key, found["value"])
         elif stamp := _VERBOSE.match(line):
-            entry["time"] = f"{day[3]}-{day[1]}-{day[2]} {day[4]}"
+            entry["time"] = stamp["stamp"]
         elif key:
             entry[key] += f"\n{line.strip()}"
     return entry
