@@ -39,7 +39,7 @@ def first_events(case: Tables, judgement: Judgement) -> tuple[pl.DataFrame, int,
     `charts.event_timeline` takes them; a printed time without zone stands as it is with `is_utc` false.
     """
     hosts = judgement.roster.hosts
-    kernel = case.table("kernel_events").select(
+    kernel = _kernel_rows(case).select(
         _at("logged_at"),
         _is_utc("logged_at"),
         pl.col("host").fill_null("host not named").alias("lane"),
@@ -101,6 +101,15 @@ def first_events(case: Tables, judgement: Judgement) -> tuple[pl.DataFrame, int,
     what = pl.concat_str(pl.col("sort"), pl.col("text"), separator=": ", ignore_nulls=True).alias("what")
     placed = found.filter(pl.col("at").is_not_null()).select("at", "is_utc", "lane", "kind", what, "count")
     return placed.cast(EVENTS).sort("at", "lane", "what"), found["at"].null_count(), num_early
+
+
+def _kernel_rows(case: Tables) -> pl.LazyFrame:
+    """Rows of `kernel_events`, each event once however many files tell it, with the instant that the clocks of its host tell."""
+    from rca.kernel_record import kernel_records
+
+    schema = TABLES["kernel_events"].schema
+    rows = [{**record.row, "logged_at": record.at} for record in case.derive(kernel_records)]
+    return pl.from_dicts(rows, schema=schema).lazy() if rows else pl.LazyFrame(schema=schema)
 
 
 def _since(case: Tables, judgement: Judgement) -> datetime | None:
