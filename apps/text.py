@@ -164,6 +164,10 @@ def advice_lines(advice: Advice) -> list[str]:
     action = "a person must look" if advice.action == "human" else advice.action.replace("_", " ")
     lines = [f"What to do: {action}"]
     lines += _wrapped(advice.because, "  ", "    ")
+    if advice.rule is not None and (rule := _rule_text(advice)):
+        lines += _wrapped(rule, "  ", "    ")
+    if advice.differ:
+        lines += _wrapped(advice.differ, "  ", "    ")
     if advice.evict_hosts:
         on_it = f" (ranks {', '.join(map(str, advice.evict_ranks))})" if advice.evict_ranks else ""
         lines.append(f"  evict {', '.join(advice.evict_hosts)}{on_it}")
@@ -172,6 +176,14 @@ def advice_lines(advice: Advice) -> list[str]:
         lines.append("  a replay of a few steps on the idle hosts proves or clears them:")
         lines += [f"  $ {command}" for command in advice.replay["commands"]]
     return lines
+
+
+def _rule_text(advice: Advice) -> str:
+    """The rule for the kernel record that the answer rests on; "" where the reason says it already."""
+    told = advice.rule or {}
+    if not told.get("says") or advice.because.startswith(told["says"]):
+        return ""
+    return f"our rule for {told['of']} is {told['policy'].replace('_', ' ')}: {told['says']}" + (f" ({told['why']})" if told["why"] else "")
 
 
 def alternative_lines(judgement: Judgement) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from rca.causes import CAUSES
 from rca.checkpoints import Save
 from rca.commands import commands, node_name
+from rca.policies import Rule, rule_of_verdict, spread
 from rca.roster import Roster
 from rca.types import Advice, Finding, Verdict
 
@@ -15,6 +16,7 @@ __all__ = ["advise"]
 
 EVICT_TOO = frozenset({"silent_data_corruption"})  # causes whose machine must go even where the first action is another
 REPLAY_TELLS = EVICT_TOO | {"gpu_fault", "gpu_memory_fault", "host_fault"}  # causes for which a bitwise replay names or clears a host
+RULED = frozenset({"retry", "replace", "human"})  # actions that the rule for a kernel record may choose where the cause says replace
 SURE = 0.9  # probability of the answer from which a replay would only confirm it
 
 _BECAUSE = {
@@ -38,11 +40,16 @@ _OF_CAUSE = {  # where more can be said than of the action
 
 
 def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), save: Save | None = None) -> Advice:
-    """The first action: that of the cause. Hosts are evicted only when the cause lies in hardware or network and a rank is named.
+    """The first action: that of the cause, or of our rule for the kernel record that the verdict rests on. Hosts are evicted only when the cause
+    lies in hardware or network, a rank or machine is named and the rule takes it out.
 
     `save` is the newest checkpoint from before the fault that the evidence names: where a rollback goes.
     """
+    rule = rule_of_verdict(verdict, findings)
     action = CAUSES[verdict.cause].action
+    is_moved = rule is not None and action == "replace" and rule.action in RULED - {action}
+    if rule is not None and is_moved:
+        action = rule.action
     if action == "replace" and not verdict.hosts and not verdict.ranks:
         action = "human"  # a group is named, no machine: nothing can be replaced yet
     evict = verdict.hosts if action == "replace" or verdict.cause in EVICT_TOO else ()
@@ -54,11 +61,20 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), s
         evict_ranks=evict_ranks,
         evict_group=group,
         innocent_hosts=(),
-        because=_because(verdict, roster, action, findings) + (_checkpoint(save) if action == "rollback" else ""),
+        because=_ruled(rule)
+        if rule is not None and is_moved
+        else _because(verdict, roster, action, findings) + (_checkpoint(save) if action == "rollback" else ""),
         commands=commands(verdict, roster, evict),
         checkpoint=save.name if save is not None and action == "rollback" else None,
         replay=_replay(verdict, roster, findings),
+        rule=rule.as_row() if rule is not None else None,
+        differ=spread(rule) if rule is not None else "",
     )
+
+
+def _ruled(rule: Rule) -> str:
+    """Why the action is not that of the cause."""
+    return f"{rule.says}: {rule.why}" if rule.why else rule.says
 
 
 def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Mapping[str, Any] | None:

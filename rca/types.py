@@ -291,6 +291,8 @@ class Advice:
     commands: tuple[str, ...]
     checkpoint: str | None = None
     replay: Mapping[str, Any] | None = None
+    rule: Mapping[str, Any] | None = None  # for the kernel record that the verdict rests on: ours, and what the authorities say of it
+    differ: str = ""  # one line where the authorities differ
 
 
 @dataclass(frozen=True)

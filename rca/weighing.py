@@ -15,7 +15,8 @@ from rca.types import Finding, Outcome, Sign
 
 __all__ = ["Support", "Suspects", "bits", "explained", "sign_of", "strength", "support"]
 
-CAUSAL_ORDER = ("stop", "device", "death", "exception")  # families of records that explain what comes after; all others come last
+CAUSAL_ORDER = ("stop", "peer", "device", "death", "exception")  # families of records that explain what comes after; all others come last
+PEER = "peer"  # records that a GPU suffers from another one: they explain errors of its device, and nothing else
 SIGNS_OF_LIFE = ("job_motion", "process_death")  # questions that are clear only when the job moved, or all of it ended well
 FOLLOWING = ("silent", "stack", "stuck", "ring", "tie", "network")  # families that show who stands still or apart, for whatever reason
 FIRM_BITS = 8.0  # strength from which a record explains others
@@ -105,6 +106,8 @@ def explained(findings: Sequence[Finding]) -> dict[str, str]:
     found = {}
     for f in (f for f in findings if sign_of(f).family in (*CAUSAL_ORDER, *FOLLOWING)):
         for cause in firm:
+            if sign_of(cause).family == PEER and sign_of(f).family != "device":
+                continue
             if _place(cause) < _place(f) and f.ranks and set(f.ranks) <= set(cause.explains) and not set(f.ranks) & set(cause.ranks):
                 found[f.id] = cause.id
                 break

@@ -100,14 +100,16 @@ class Record:
     @property
     def policy(self) -> str:
         """What our rules ask for ("" = nothing is said of this kind)."""
-        row = (
-            by_code(self.kind).get(self.code or -1)
-            if self.kind in ("xid", "sxid")
-            else by_code("xid")[LOST]
-            if self.kind == "bus_loss"
-            else None
-        )
+        told = self.policy_code
+        row = by_code(told[0]).get(told[1]) if told else None
         return row["policy"] if row else ""
+
+    @property
+    def policy_code(self) -> tuple[str, int] | None:
+        """The catalogue and number whose rule counts; None for what is no Xid or SXid."""
+        if self.kind == "bus_loss":
+            return "xid", LOST
+        return (self.kind, self.code) if self.kind in ("xid", "sxid") and self.code is not None else None
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ from rca.analyses._kernel_edges import Link
 from rca.analyses._kernel_roots import Record, Scene, cites_of, scene
 from rca.analyses._waits import build_waits
 from rca.analyses._words import iso, ranks_text
-from rca.catalogues import rows
+from rca.catalogues import by_code, rows
 from rca.errors import NotEnoughEvidence
+from rca.policies import opinions
 from rca.types import Finding, Sign, Tables
 
 NEEDS = ("host_logs",)
@@ -39,7 +40,8 @@ SIGNS = {
     "gpu_memory_record": Sign("device", ("gpu_memory_fault", "gpu_fault")),
     "nvlink_record": Sign("device", ("nvlink_fault", "gpu_fault")),
     "nonfatal_link_record": Sign("device", ("nvlink_fault", "unknown")),
-    "peer_record": Sign("device", ("nvlink_fault", "unknown")),
+    "peer_record": Sign("peer", ("nvlink_fault", "unknown")),
+    "peer_access_record": Sign("device", ("nvlink_fault", "user_exception", "unknown")),
     "host_record": Sign("device", ("host_fault", "unknown")),
     "network_record": Sign("device", ("network_fault", "network_transient", "unknown")),
     "storage_record": Sign("device", ("storage_stall", "unknown")),
@@ -53,6 +55,7 @@ SIGNS = {
 
 MAX_CITES = 6
 MAX_FOLLOWING: Final = 4  # kinds of records that are said to follow
+ACCESS: Final = 137  # an access that arrived over a link: the fault is at its other end, or in the program there
 SAME_LINK_S: Final = 2.0  # both ends of a link, on one host, tell its loss within so much
 _SIGN_OF_CAUSE: Mapping[str, str] = {
     "gpu_fault": "gpu_record",
@@ -159,7 +162,7 @@ def _finding(
         "ordered_by": ordered_by,
     }
     if alone and (policy := _policy(seen, root, following)):
-        numbers |= {"policy": policy, "policy_of": root.name}
+        numbers |= _ruled(root, policy)
     if told_after:
         numbers["followed_by"] = told_after
     return Finding(
@@ -233,13 +236,20 @@ def _policy(seen: Scene, root: Record, following: Sequence[tuple[Record, Link]])
     return demands[-1] if demands else worse[-1] if worse else policy
 
 
+def _ruled(record: Record, policy: str) -> dict[str, Any]:
+    """Our rule for a record, and the words of the authorities beside it, each under its column of the catalogue."""
+    told = record.policy_code
+    row = by_code(told[0]).get(told[1]) if told else None
+    return {"policy": policy, "policy_code": told, "authorities": {o.column: o.value for o in opinions(row)} if row else {}}
+
+
 def _program(seen: Scene) -> Finding:
     record = seen.node_wide[0]
     devices = {(r.host, r.gpu) for r in seen.node_wide}
     hosts = sorted({r.host for r in seen.node_wide})
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     says = f"{record.name} on {len(devices)} GPUs of {where} at once: that is the program, no device"
-    numbers = {"failed_at": iso(record.line.at), "xid": record.code, "policy": record.policy, "policy_of": record.name}
+    numbers = {"failed_at": iso(record.line.at), "xid": record.code, **_ruled(record, record.policy)}
     cites = cites_of(seen.node_wide)[:MAX_CITES]
     return Finding("fatal_xid", "node_wide_record", says, scope=f"{record.host} {record.name}", numbers=numbers, cites=cites)
 
@@ -250,6 +260,7 @@ def _peers(case: Tables, told: Story, seen: Scene) -> Finding:
     kinds = sorted({r.name for r in seen.victims})
     devices, hosts = {(r.host, r.gpu) for r in seen.victims}, {r.host for r in seen.victims}
     unread = _unread(case, told)
+    sufferers = {rank for r in seen.victims for rank in _ranks(case, told, r, "nvlink_record")}
     says = (
         f"{' and '.join(kinds)} on {len(devices)} GPU{'s' if len(devices) > 1 else ''} of {len(hosts)} host{'s' if len(hosts) > 1 else ''}"
     )
@@ -257,8 +268,9 @@ def _peers(case: Tables, told: Story, seen: Scene) -> Finding:
     if unread:
         says += f"; no kernel log of {', '.join(unread[:6])}{' and others' if len(unread) > 6 else ''} was read: get it before any host is drained"
     return Finding(
-        "fatal_xid", "peer_record", says, scope="victims of a link",
+        "fatal_xid", "peer_access_record" if {r.code for r in seen.victims} == {ACCESS} else "peer_record", says, scope="victims of a link",
         numbers={"failed_at": iso(first.line.at), "xid": first.code, "unread_hosts": unread},
+        explains=tuple(sorted(sufferers)),
         cites=cites_of(seen.victims)[:MAX_CITES],
     )  # fmt: skip
 
