@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import pairwise
+from operator import or_
 from typing import Final
 
 import polars as pl
@@ -13,6 +15,8 @@ from collectors import _kernel_gpu, _kernel_rules
 
 __all__ = ["BOOT", "BROADCAST", "SKIPPED", "marked_lines"]
 
+PIECE_BYTES: Final = 8192
+NET_MARKERS: Final = 60
 BOOT: Final = re.compile(r"-- Boot (?P<boot>[0-9a-f]{32})")  # of journalctl, between boots
 BROADCAST: Final = re.compile(
     r"(?:Broadcast m|M)essage from (?:syslogd|systemd-journald)@(?P<host>\S{1,255}) (?:at |\()(?P<stamp>[^.)\n]{1,40})"
@@ -27,19 +31,52 @@ def _markers() -> list[str]:
     return sorted({*_kernel_gpu.MARKERS, *_kernel_rules.markers(), *_CONTEXT, *_BYTES})
 
 
+@lru_cache(maxsize=1)
+def _nets() -> list[str]:
+    """Alternatives of the markers, few enough in each that vectors of bytes are compared (neighbours share their beginnings)."""
+    markers = [re.escape(marker) for marker in _markers()]
+    num_nets = -(-len(markers) // NET_MARKERS)
+    each = -(-len(markers) // num_nets)
+    return ["|".join(markers[at : at + each]) for at in range(0, len(markers), each)]
+
+
 def marked_lines(block: bytes, number: int) -> Iterator[tuple[int, str]]:
     """Number and text of the lines with a marker; `number` is that of the first line of the block."""
-    text = block.decode("utf-8", "replace")
-    if not block.isascii():
-        block = text.encode()  # offsets count its bytes, which differ where the block is no valid UTF-8
-    offsets = pl.Series([text]).str.find_many(_markers(), overlapping=False).to_list()[0]
+    starts = _piece_starts(block)
+    pieces = [block[start:end] for start, end in pairwise((*starts, len(block)))]
+    texts = pl.Series(pieces, dtype=pl.Binary).cast(pl.String, strict=False)
+    for at in texts.is_null().arg_true():
+        pieces[at] = pieces[at].decode("utf-8", "replace").encode()
+        texts[at] = pieces[at].decode()
+    is_marked = reduce(or_, (texts.str.contains(net) for net in _nets()))
+    if not is_marked.any():
+        return
+    found = texts.filter(is_marked).str.find_many(_markers(), overlapping=False).to_list()
+    counted = 0
+    for at, offsets in zip(is_marked.arg_true().to_list(), found, strict=True):
+        number += block.count(b"\n", counted, starts[at])
+        counted = starts[at]
+        yield from _lines_at(pieces[at], offsets, number)
+
+
+def _piece_starts(block: bytes) -> list[int]:
+    """Where pieces of whole lines begin: most hold no marker at all, and are not looked at again."""
+    starts, end = [0], block.find(b"\n", PIECE_BYTES) + 1
+    while 0 < end < len(block):
+        starts.append(end)
+        end = block.find(b"\n", end + PIECE_BYTES) + 1
+    return starts
+
+
+def _lines_at(piece: bytes, offsets: list[int], number: int) -> Iterator[tuple[int, str]]:
+    """Number and text of the lines in which the offsets lie; `number` is that of the first line of the piece, which is UTF-8."""
     counted = end = 0
     for offset in offsets:
         if offset < end:
             continue
-        start = block.rfind(b"\n", 0, offset) + 1
-        end = block.find(b"\n", offset)
-        end = len(block) if end < 0 else end
-        number += block.count(b"\n", counted, start)
+        start = piece.rfind(b"\n", 0, offset) + 1
+        end = piece.find(b"\n", offset)
+        end = len(piece) if end < 0 else end
+        number += piece.count(b"\n", counted, start)
         counted = start
-        yield number, block[start:end].decode()
+        yield number, piece[start:end].decode()

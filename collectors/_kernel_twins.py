@@ -17,16 +17,19 @@ from collectors._kernel_prefix import MAX_LINE, Line
 
 __all__ = ["Twin", "Twins"]
 
-DRIVER: Final = "NVRM: "
+# How the lines of floods begin that say something new each time. No prefix begins so, and no program is believed or not by what follows.
+_BEGUN: Final = re.compile(
+    r"NVRM: |Lustre(?:Error)?: |LNet(?:Error)?: |EDAC MC|pcieport |mlx5_core |nvidia-nvswitch|nfs: server |INFO: task "
+)
 MAX_TWINS: Final = 4096  # kept; of each kind; sixteen times as many that came once
 # Of the usual prefixes: what stays the same from line to line, and what the clocks say. The forms of `second` differ in length.
 _USUAL: Final = re.compile(
-    r"(?P<lead>(?:<\d{1,3}>|kern {0,2}:[a-z]{3,6} {0,3}: )?)"
+    r"(?P<priority>\d{1,4},)\d{1,20},(?P<us>\d{1,15})(?P<flags>,[^;\s]{0,200};)"
+    r"|(?P<lead>(?:<\d{1,3}>|kern {0,2}:[a-z]{3,6} {0,3}: )?)"
     r"(?:(?P<second>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
     r"(?:(?P<sep>[.,])(?P<fraction>\d{1,9}))?(?P<zone>(?:Z|[+\-]\d\d:?\d\d)? )"
     r"|(?P<ctime>\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ))?"
-    r"(?P<tag>(?:[\w.\-]{1,255} kernel: )?)(?:\[ {0,11}(?P<uptime>\d{1,9}\.\d{6})\] )?"
-    r"|(?P<priority>\d{1,4},)\d{1,20},(?P<us>\d{1,15})(?P<flags>,[^;\s]{0,200};)",
+    r"(?P<tag>(?:[\w.\-]{1,255} kernel: )?)(?:\[ {0,11}(?P<uptime>\d{1,9}\.\d{6})\] )?",
     re.ASCII,
 )
 
@@ -50,9 +53,7 @@ class Twins:
 
     _known: dict[Key, Twin | None] = field(default_factory=dict)  # None: its likes are read with care
     _seen: set[int] = field(default_factory=set)  # hashes of what was read once: most lines never come again
-    _prefixes: dict[Key, Line] = field(
-        default_factory=dict
-    )  # of lines in which the driver's tag follows, by what the clock does not change
+    _prefixes: dict[Key, Line] = field(default_factory=dict)  # by what the clock does not change of them, and how the body begins
     _missed: tuple[Key, Stamp, int] | None = None  # the last line that `find` did not know: key, stamp, where its body begins
 
     def find(self, text: str) -> Twin | None:
@@ -60,7 +61,7 @@ class Twins:
         self._missed = None
         if len(text) > MAX_LINE or not (found := _USUAL.match(text)):
             return None
-        lead, second, sep, fraction, zone, ctime, tag, uptime, priority, us, flags = found.groups()
+        priority, us, flags, lead, second, sep, fraction, zone, ctime, tag, uptime = found.groups()
         stamp = NO_STAMP
         if printed := ctime or (second and second + zone):
             wall = _wall(printed)
@@ -82,11 +83,13 @@ class Twins:
         return twin
 
     def peeled(self, text: str) -> Line | None:
-        """The line that `find` did not know, without its prefix, where the driver's tag follows one that is known: no prefix begins so."""
-        if self._missed is None or not text.startswith(DRIVER, self._missed[2]) or "\x1b" in text:
+        """The line that `find` did not know, without its prefix, where a line with such a prefix is known whose body begins like this one."""
+        if self._missed is None:
             return None
         key, stamp, body_at = self._missed
-        like = self._prefixes.get(key[:-1])
+        if stamp is NO_STAMP or not (begun := _BEGUN.match(text, body_at)) or "\x1b" in text:
+            return None
+        like = self._prefixes.get((*key[:-1], begun[0]))
         return like and Line(text[body_at:].rstrip(), stamp, like.host, like.boot_id, like.is_kernel, 1, like.is_hearsay, like.is_tagged)
 
     def learn(self, text: str, line: Line, plan: Plan | None) -> None:
@@ -95,8 +98,8 @@ class Twins:
             return
         key, stamp, body_at = self._missed
         is_certain = line.body == text[body_at:].rstrip() and line.stamp == stamp
-        if is_certain and (prefix := key[:-1]) not in self._prefixes and line.body.startswith(DRIVER):
-            self._prefixes[prefix] = line
+        if is_certain and (begun := _BEGUN.match(line.body)):
+            self._prefixes[(*key[:-1], begun[0])] = line
         if (once := hash(key)) not in self._seen:
             self._seen.add(once)
         else:
