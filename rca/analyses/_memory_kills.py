@@ -17,6 +17,7 @@ import polars as pl
 
 from rca.analyses._alive import was_seen_after
 from rca.analyses._job_logs import JobLogs, Line, kernel_line
+from rca.kernel_record import merged
 from rca.types import Tables
 
 __all__ = ["memory_kills"]
@@ -30,14 +31,16 @@ _TRAINS: Final = re.compile(
 
 
 def memory_kills(case: Tables, logs: JobLogs) -> list[Line]:
-    """The kernel's records of processes killed for memory, by file and place; with the rank where one is tied to its process."""
+    """The kernel's records of processes killed for memory, by file and place, each once however many files tell it; with the rank where one is
+    tied to its process."""
     rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("pid").is_not_null()).collect()
+    kills = sorted((kill.row for kill in merged(rows.rows(named=True), logs.clocks)), key=lambda row: (row["evidence_id"], row["record"]))
     names = _names(case)
     told: dict[int, set[int]] = defaultdict(set)
     for line in logs.lines:
         if line.pid is not None and line.rank is not None and _tells_kill(line):
             told[line.pid].add(line.rank)
-    return [_tied(case, logs, row, names, told.get(row["pid"], set())) for row in rows.sort("evidence_id", "record").iter_rows(named=True)]
+    return [_tied(case, logs, row, names, told.get(row["pid"], set())) for row in kills]
 
 
 def _tied(
