@@ -11,7 +11,7 @@ from typing import Final
 
 import polars as pl
 
-from collectors import _kernel_gpu, _kernel_rules
+from collectors import _kernel_anchors, _kernel_gpu, _kernel_rules
 
 __all__ = ["BOOT", "BROADCAST", "SKIPPED", "marked_lines"]
 
@@ -28,7 +28,7 @@ _CONTEXT: Final = ("-- Boot ", "essage from ", "previous similar message")
 
 @lru_cache(maxsize=1)
 def _markers() -> list[str]:
-    return sorted({*_kernel_gpu.MARKERS, *_kernel_rules.markers(), *_CONTEXT, *_BYTES})
+    return sorted({*_kernel_gpu.MARKERS, *_kernel_rules.markers(), *_kernel_anchors.MARKERS, *_CONTEXT, *_BYTES})
 
 
 @lru_cache(maxsize=1)
