@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import pairwise
 from operator import or_
 from typing import Final
@@ -12,11 +12,12 @@ from typing import Final
 import polars as pl
 
 from collectors import _kernel_anchors, _kernel_gpu, _kernel_rules
+from rca.catalogues import cached
 
 __all__ = ["BOOT", "BROADCAST", "SKIPPED", "marked_lines"]
 
 PIECE_BYTES: Final = 8192
-NET_MARKERS: Final = 60
+NET_MARKERS: Final = 60  # beyond 64 the search compares one byte after the other
 BOOT: Final = re.compile(r"-- Boot (?P<boot>[0-9a-f]{32})")  # of journalctl, between boots
 BROADCAST: Final = re.compile(
     r"(?:Broadcast m|M)essage from (?:syslogd|systemd-journald)@(?P<host>\S{1,255}) (?:at |\()(?P<stamp>[^.)\n]{1,40})"
@@ -26,12 +27,12 @@ _BYTES: Final = ('"MESSAGE":[', '"MESSAGE" : [')  # the journal's way to write a
 _CONTEXT: Final = ("-- Boot ", "essage from ", "previous similar message")
 
 
-@lru_cache(maxsize=1)
+@cached
 def _markers() -> list[str]:
     return sorted({*_kernel_gpu.MARKERS, *_kernel_rules.markers(), *_kernel_anchors.MARKERS, *_CONTEXT, *_BYTES})
 
 
-@lru_cache(maxsize=1)
+@cached
 def _nets() -> list[str]:
     """Alternatives of the markers, few enough in each that vectors of bytes are compared (neighbours share their beginnings)."""
     markers = [re.escape(marker) for marker in _markers()]
@@ -42,12 +43,10 @@ def _nets() -> list[str]:
 
 def marked_lines(block: bytes, number: int) -> Iterator[tuple[int, str]]:
     """Number and text of the lines with a marker; `number` is that of the first line of the block."""
+    block = _as_utf8(block)
     starts = _piece_starts(block)
     pieces = [block[start:end] for start, end in pairwise((*starts, len(block)))]
-    texts = pl.Series(pieces, dtype=pl.Binary).cast(pl.String, strict=False)
-    for at in texts.is_null().arg_true():
-        pieces[at] = pieces[at].decode("utf-8", "replace").encode()
-        texts[at] = pieces[at].decode()
+    texts = pl.Series(pieces, dtype=pl.Binary).cast(pl.String)
     is_marked = reduce(or_, (texts.str.contains(net) for net in _nets()))
     if not is_marked.any():
         return
@@ -57,6 +56,15 @@ def marked_lines(block: bytes, number: int) -> Iterator[tuple[int, str]]:
         number += block.count(b"\n", counted, starts[at])
         counted = starts[at]
         yield from _lines_at(pieces[at], offsets, number)
+
+
+def _as_utf8(block: bytes) -> bytes:
+    """The block, with U+FFFD for what is no character."""
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return block.decode("utf-8", "replace").encode()
+    return block
 
 
 def _piece_starts(block: bytes) -> list[int]:
