@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rca.case import Case
+    from rca.catalogues import Site
     from rca.judge import Judgement
     from rca.roster import Roster
     from rca.sources import Inventory
     from rca.types import Finding, Outcome
 
-__all__ = ["analysis_document", "diagnosis_document", "inspect_document", "skipped", "to_json"]
+__all__ = ["analysis_document", "diagnosis_document", "inspect_document", "site_document", "skipped", "to_json"]
 
 COVERED = ("dumps", "stacks", "steps", "log_events")
 _ODD = re.compile(r"[^\n\x20-\x7e]")
@@ -104,7 +105,14 @@ def diagnosis_document(judgement: Judgement, skips: Sequence[Mapping[str, Any]],
         "coverage": coverage(roster),
         "skipped": [dict(s) for s in skips],
         "timing": {key: round(value, 3) for key, value in timing.items()},
+        **({"site": site_document(judgement.site)} if judgement.site else {}),
     }
+
+
+def site_document(site: Site) -> dict[str, Any]:
+    """Whose rules counted beside the shipped ones: the folder, and of each of its files how many rows it changes and adds."""
+    files = {f"{name}.csv": {"changed": changed, "added": added} for name, (changed, added) in sorted(site.changes.items())}
+    return {"folder": site.folder, "fingerprint": site.fingerprint, "files": files}
 
 
 def coverage(roster: Roster) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from apps.places import cache_folder, case_path
 from apps.plain import complain
+from apps.site import choose
 from apps.supervise import entering, excluded
 
 if TYPE_CHECKING:
@@ -120,13 +121,14 @@ class Session:
 
 
 @contextmanager
-def open_session(path: str, case: str | None) -> Iterator[Session]:
-    """Find the evidence below a path; unpacked archives live as long as the session."""
+def open_session(path: str, case: str | None, site: str | None = None) -> Iterator[Session]:
+    """Find the evidence below a path; unpacked archives live as long as the session. `site` names the site's own catalogue files (else RCA_SITE)."""
     from rca.errors import UsageError
     from rca.sources import inventory
 
     if not path:
         raise UsageError("name the folder, file or archive with the evidence")
+    choose(site)
     root = Path(path)
     with ExitStack() as later:
         spool = Path(later.enter_context(_spool()))

@@ -66,6 +66,8 @@ def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) ->
     lines = [headline(judgement), condition(judgement), ""]
     lines += _chain(judgement)
     lines += unseen_lines(judgement, skips)
+    if judgement.site is not None:
+        lines += [*_wrapped(f"Rules of this site counted: {judgement.site.says}.", "", "  "), ""]
     lines += advice_lines(judgement.advice)
     lines += alternative_lines(judgement)
     if verdict.concurrent:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from rca.advise import advise
+from rca.catalogues import Site, site
 from rca.checkpoints import newest_save
 from rca.diagnose import diagnose
 from rca.questions import ask_all, verdict_frames
@@ -24,6 +25,7 @@ class Judgement:
     verdict: Verdict
     advice: Advice
     roster: Roster
+    site: Site | None = None  # whose rules counted beside the shipped ones
 
     @property
     def is_blind(self) -> bool:
@@ -41,7 +43,7 @@ def judge(case: Tables) -> Judgement:
     outcomes = tuple(with_hosts(outcome, who) for outcome in ask_all(case))
     verdict = diagnose(outcomes, who)
     save = newest_save(case, step=verdict.step, at=verdict.failed_at)
-    return Judgement(outcomes, verdict, advise(verdict, who, [f for o in outcomes for f in o.findings], save), who)
+    return Judgement(outcomes, verdict, advise(verdict, who, [f for o in outcomes for f in o.findings], save), who, site())
 
 
 def with_hosts(outcome: Outcome, who: Roster) -> Outcome:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import argparse
 
+from apps.site import option
+
 __all__ = ["arguments", "run"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca analyse QUESTION PATH [--json] [--case FILE]`."""
+    """`rca analyse QUESTION PATH [--json] [--case FILE] [--site FOLDER]`."""
     parser.add_argument("question", metavar="QUESTION", nargs="?", help="a name from --list")
     parser.add_argument("path", metavar="PATH", nargs="?", help="folder, file or .tar.gz with the evidence")
     parser.add_argument("--list", action="store_true", help="name the questions")
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.analysis/1) on stdout")
     parser.add_argument("--case", metavar="FILE", help="where the case file goes")
+    option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"no question is called {args.question!r}: choose one of {', '.join(questions())}")
     if not args.path:
         raise UsageError("name the folder, file or archive to ask about: rca analyse QUESTION PATH")
-    with open_session(args.path, args.case) as session:
+    with open_session(args.path, args.case, args.site) as session:
         case = session.case()
         try:
             outcome = with_hosts(ask(case, args.question), roster(case))

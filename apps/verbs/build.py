@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import argparse
 
+from apps.site import option
+
 __all__ = ["arguments", "run"]
 
 NOT_ROWS = ("evidence", "readings", "outcomes", "findings", "cites", "hypotheses")  # what is always there, or was concluded
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca build PATH [--case FILE]`."""
+    """`rca build PATH [--case FILE] [--site FOLDER]`."""
     parser.add_argument("path", metavar="PATH", help="folder, file or .tar.gz with the evidence")
     parser.add_argument("--case", metavar="FILE", help="where the case file goes (default: beside the evidence, else the cache folder)")
+    option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from apps.text import write
     from rca.tables import TABLES
 
-    with open_session(args.path, args.case) as session:
+    with open_session(args.path, args.case, args.site) as session:
         case = session.case(is_kept=True)
         try:
             counts = {name: case.table(name).select(pl.len()).collect().item() for name in TABLES}

@@ -10,6 +10,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from apps.site import option
+
 if TYPE_CHECKING:
     from rca.judge import Judgement
 
@@ -17,11 +19,12 @@ __all__ = ["arguments", "exit_code", "run"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca diagnose PATH [--json] [--fast] [--case FILE]`."""
+    """`rca diagnose PATH [--json] [--fast] [--case FILE] [--site FOLDER]`."""
     parser.add_argument("path", metavar="PATH", help="folder, file or .tar.gz with the evidence")
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.diagnosis/1) on stdout")
     parser.add_argument("--fast", action="store_true", help="stop at the early answer; build no case when there is one")
     parser.add_argument("--case", metavar="FILE", help="where the case file goes (default: beside the evidence, else the cache folder)")
+    option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from apps.session import open_session
     from apps.text import blind_lines, diagnosis_lines, write
 
-    with open_session(args.path, args.case) as session:
+    with open_session(args.path, args.case, args.site) as session:
         early = session.triage() if args.fast or not args.json else None
         if early is not None and args.fast:
             timing = {"build_s": 0.0, "diagnose_s": session.diagnose_s}

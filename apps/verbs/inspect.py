@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import argparse
 
+from apps.site import option
+
 __all__ = ["arguments", "run"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca inspect PATH [--table T ...] [--json] [--case FILE]`."""
+    """`rca inspect PATH [--table T ...] [--json] [--case FILE] [--site FOLDER]`."""
     parser.add_argument("path", metavar="PATH", help="folder, file or .tar.gz with the evidence")
     parser.add_argument("--table", action="append", default=[], metavar="T", help="also print the rows of this table (may be repeated)")
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.inspect/1) on stdout")
     parser.add_argument("--case", metavar="FILE", help="where the case file goes")
+    option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     unknown = [name for name in args.table if name not in TABLES]
     if unknown:
         raise UsageError(f"no table is called {', '.join(unknown)}: `rca tables` lists them")
-    with open_session(args.path, args.case) as session:
+    with open_session(args.path, args.case, args.site) as session:
         case = session.case()
         try:
             document = inspect_document(case, session.inventory, args.table)

@@ -1,0 +1,26 @@
+"""A site's own catalogue files: the folder that --site or RCA_SITE names, laid over what is shipped."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+__all__ = ["VARIABLE", "choose", "option"]
+
+VARIABLE = "RCA_SITE"
+
+
+def option(parser: argparse.ArgumentParser) -> None:
+    """`--site FOLDER`, as every verb says it that has it."""
+    parser.add_argument(
+        "--site", metavar="FOLDER", help="the site's own catalogue files (xid.csv ...), laid over the shipped ones (default: $RCA_SITE)"
+    )
+
+
+def choose(asked: str | None = None) -> None:
+    """From now on the rules of that folder count, else those of RCA_SITE, else the shipped ones. Raises UsageError for a wrong file."""
+    from rca.catalogues import read_site, use_site
+
+    named = asked or os.environ.get(VARIABLE) or ""
+    use_site(read_site(Path(named)) if named else None)
