@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from collectors._config_values import FAMILIES, known, package, plain_value, scalar
+from collectors._config_values import FAMILIES, is_secret, known, package, plain_value, scalar
 from collectors._kernel_prefix import host_name
 from collectors._own_records import instant
 
@@ -128,9 +128,9 @@ def _pairs(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=4096)
 def _component(name: str) -> str:
-    """The component that a name means; "" for the name of a host or a time."""
+    """The component that a name means; "" for the name of a host, a time or a secret."""
     name = name.strip()[:MAX_NAME].encode("utf-8", "replace").decode()
-    if name.lower() in (*HOST_KEYS, *_TIMES):
+    if name.lower() in (*HOST_KEYS, *_TIMES) or is_secret(name):
         return ""
     return f"env:{name}" if FAMILIES.fullmatch(name) else known(name) or name.lower()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from collectors._config_tables import Fact
-from collectors._config_values import FAMILIES, package, plain_value, scalar
+from collectors._config_values import FAMILIES, is_secret, package, plain_value, scalar
 
 __all__ = ["Reader", "form_of"]
 
@@ -126,7 +126,7 @@ def _variables(lines: Sequence[str], host: str | None) -> Iterator[Fact]:
     """Variables of the families that steer communication and CUDA; no other is kept."""
     for record, line in _numbered(lines):
         found = _VARIABLE.match(line)
-        if found and FAMILIES.fullmatch(found["name"]):
+        if found and FAMILIES.fullmatch(found["name"]) and not is_secret(found["name"]):
             yield from _fact(record, host, f"env:{found['name']}", found["value"].strip("\"'"), "env")
 
 

@@ -9,11 +9,29 @@ from typing import Any, Final
 
 from collectors._kernel_prefix import host_name
 
-__all__ = ["FAMILIES", "cuda_version", "driver_version", "host_of_path", "known", "nccl_version", "package", "plain_value", "scalar"]
+__all__ = [
+    "FAMILIES",
+    "cuda_version",
+    "driver_version",
+    "host_of_path",
+    "is_secret",
+    "known",
+    "nccl_version",
+    "package",
+    "plain_value",
+    "scalar",
+]
 
 MAX_VALUE: Final = 400  # characters of a value that are kept
 FAMILIES: Final = re.compile(r"(?:NCCL|TORCH|PYTORCH|CUDA|GLOO|UCX|FI|OFI)_[A-Z0-9_]{1,80}")  # of environment variables; no other is kept
-_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|COOKIE|BEARER|://[^/@\s]{1,200}@", re.I)
+_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS(?!IVE)|CREDENTIAL|COOKIE|BEARER|AUTH", re.I)  # in a name; its value is not kept
+_IN_ADDRESS: Final = re.compile(r"://[^/@\s]{1,200}@")
+_NAMED_BY: Final = (
+    "pip:",
+    "image:",
+    "hash:",
+    "firmware:",
+)  # the rest is the name of a package, file or device, and the value a version of it
 _DRIVER: Final = re.compile(r"(?<![\d.])(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)(?![\d.])")
 _PYTHON: Final = re.compile(r"(?:Python )?(\d\.\d{1,3}\.\d{1,3})\b")
 _KNOWN: Final[Mapping[str, tuple[str, ...]]] = {  # component -> spellings, with _ for every blank, dash and dot
@@ -60,8 +78,15 @@ def scalar(value: Any) -> str | None:
         return None
     text = " ".join(value.encode("utf-8", "replace").decode().split())[:MAX_VALUE]
     return (
-        None if not text or _SECRET.search(text) or text.lower() in ("n/a", "[n/a]", "none", "null", "unknown", "[not supported]") else text
+        None
+        if not text or _IN_ADDRESS.search(text) or text.lower() in ("n/a", "[n/a]", "none", "null", "unknown", "[not supported]")
+        else text
     )
+
+
+def is_secret(component: str) -> bool:
+    """Whether the name of a setting says that its value is nobody's business."""
+    return not component.startswith(_NAMED_BY) and _SECRET.search(component) is not None
 
 
 def package(name: str) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from collectors._config_values import cuda_version, nccl_version, scalar
+from collectors._config_values import cuda_version, is_secret, nccl_version, scalar
 from collectors._kernel_prefix import peel
 from collectors._lines import blocks, is_text
 from collectors._log_json import message_of, object_of
