@@ -101,9 +101,14 @@ class Clocks:
         return kernel_times(self.case, self._span, self._log_zones)
 
     @cached_property
+    def _host_of(self) -> dict[int, str]:
+        """rank -> host, where all sources that name one agree."""
+        return dict(_hosts(self.case).collect().iter_rows())
+
+    @cached_property
     def _log_zones(self) -> dict[str, float]:
         """host -> zone, s, of the logs that speak of it or of its ranks, where all of them have one and the same."""
-        host_of = dict(_hosts(self.case).collect().iter_rows())
+        host_of = self._host_of
         found: dict[str, set[float | None]] = defaultdict(set)
         for id_, naive in self._local.items():
             for host in naive.hosts | {host_of[rank] for rank in naive.ranks if rank in host_of}:
@@ -172,10 +177,10 @@ class Clocks:
         return found
 
     def _zone(self, evidence_id: str) -> float | None:
-        """Local time minus UTC of a file, s: told by steps that another file dates, by its host, or by the one shift that fits.
+        """Local time minus UTC of a file, s: told by steps that another file dates, by what was noted of its host, or by the one shift that fits.
 
-        The shift must bring its stamps to the instants of the same file, else of its ranks, else of the job. A kernel's log goes back for weeks:
-        for it any shift would do.
+        The shift must bring its stamps to the instants of the same file, else of its ranks, else of the job; so must the zone of its host, as
+        programs in a container may have another one. A kernel's log goes back for weeks: for it any shift would do.
         """
         naive = self._local.get(evidence_id)
         if naive is None or self._span is None:
@@ -183,13 +188,17 @@ class Clocks:
         by_step = self._step_zones
         if evidence_id in by_step:
             return by_step[evidence_id]
-        told = {self._host_zones[host] for host in naive.hosts if host in self._host_zones}
-        if naive.is_kernel or len(told) == 1:
-            return told.pop() if len(told) == 1 else None
+        hosts = naive.hosts or {self._host_of[rank] for rank in naive.ranks if rank in self._host_of}
+        told = {self._host_zones[host] for host in hosts if host in self._host_zones}
+        noted = told.pop() if len(told) == 1 else None
+        if naive.is_kernel:
+            return noted
         own = self._by_evidence.get(evidence_id)
         span = own or _wide(self._by_rank[rank] for rank in naive.ranks if rank in self._by_rank) or self._span
         local = [t for t in (filled(text, span[1]) for text in naive.stamps) if t is not None]
         fitting = _shifts((min(local), max(local)), span) if local else []
+        if noted is not None and (not fitting or noted in fitting):
+            return noted
         alike = {zone for zone in by_step.values() if zone in fitting}
         return alike.pop() if len(alike) == 1 else fitting[0] if len(fitting) == 1 else None
 

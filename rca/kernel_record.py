@@ -33,10 +33,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """One event. `row` has the columns of `kernel_events`; `at` (UTC) is None where no file's clock can be placed; `rows`: all it is told by."""
+    """One event. `row` has the columns of `kernel_events`; `at` (UTC) is None where no file's clock can be placed; `order`: its place in its file
+    (that of `row`) in the order of time; `rows`: all it is told by."""
 
     row: Row
     at: datetime | None
+    order: int
     rows: tuple[Row, ...]
 
     @property
@@ -61,10 +63,11 @@ def merged(rows: Iterable[Row], told: Clocks, hosts: Mapping[str, str] | None = 
         key = (row["evidence_id"], row["record"])
         placed = told.kernel.placed.get(key)
         at = placed.at if placed is not None else told.at(filled)
-        found = _Told(filled, at, placed.error_s if placed is not None else 1.0, told.kernel.boots.get(key))
+        error_s = placed.error_s if placed is not None else 1.0
+        found = _Told(filled, at, error_s, told.kernel.boots.get(key), told.kernel.order.get(key, 0))
         groups[_subject(filled)].append(found)
     records = [one.record() for group in groups.values() for one in _events(group)]
-    return tuple(sorted(records, key=lambda record: _order(record.row)))
+    return tuple(sorted(records, key=lambda r: (r.row["host"] or "", r.row["evidence_id"], r.order, _order(r.row))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class _Told:
     at: datetime | None
     error_s: float
     boot: int | None
+    order: int
 
     @property
     def who(self) -> tuple[int | None, int | None]:
@@ -113,7 +117,7 @@ class _Event:
         row["num_folded"] = max((one.row["num_folded"] or 1 for one in self.told), default=1)
         row["is_rate_limited"] = any(one.row["is_rate_limited"] for one in self.told)
         rows: dict[tuple[str, str], Row] = {(one.row["evidence_id"], one.row["record"]): one.row for one in ranked}
-        return KernelRecord(row, _best_instant(self.told), tuple(rows.values()))
+        return KernelRecord(row, _best_instant(self.told), ranked[0].order, tuple(rows.values()))
 
 
 def _subject(row: Row) -> tuple[Any, ...]:

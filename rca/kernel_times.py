@@ -61,12 +61,14 @@ class Placed:
 class KernelTimes:
     """(evidence_id, record) -> when, and in which boot (equal numbers: the same boot); host -> its zone, s, where its kernel logs tell just one.
 
-    `hostless`: records of no told host: what is known of hosts was not asked for them.
+    `order`: places of the records of one file and host in the order of time, which a reversed file turns round. `hostless`: records of no told
+    host: what is known of hosts was not asked for them.
     """
 
     placed: Mapping[Key, Placed]
     boots: Mapping[Key, int]
     zones: Mapping[str, float]
+    order: Mapping[Key, int]
     hostless: frozenset[Key]
 
 
@@ -194,7 +196,8 @@ def kernel_times(case: Tables, span: Instants | None, job_zones: Mapping[str, fl
     }
     numbers = {(t.evidence_id, s.record): boots.find(s.boot) for t in tracks for s in t.spots if s.record is not None}
     hostless = {(t.evidence_id, s.record) for t in tracks for s in t.spots if t.host is None and s.record is not None}
-    return KernelTimes(placed, numbers, zones | noted_zones, frozenset(hostless))
+    order = {(t.evidence_id, s.record): place for t in tracks for place, s in enumerate(t.spots) if s.record is not None}
+    return KernelTimes(placed, numbers, zones | noted_zones, order, frozenset(hostless))
 
 
 def _tracks(case: Tables) -> list[_Track]:

@@ -133,6 +133,16 @@ class TestZones:
         clock = clocks(case_of(log_events=rows, dumps=[{"evidence_id": "fr", "rank": 3, "first_at": at(0), "last_at": at(60)}]))
         assert clock.at({"evidence_id": "log", "logged_at_local": "2026-03-01T04:00:05"}) == at(5)
 
+    def test_a_container_may_have_another_zone_than_its_host(self) -> None:
+        """What was noted of a host decides where several zones fit, and where none does; not against the only one that fits."""
+        hosts = [{"evidence_id": "h", "host": "host-a", "boot_at": at(-100), "zone_offset_s": 3600.0}]
+        ranks = [{"evidence_id": "map", "rank": 3, "host": "host-a"}]
+        rows = [logged("2026-03-01T12:00:01", rank=3)]
+        for last, expected in ((60, at(5)), (7200, at(5 - 3600))):
+            dumps = [{"evidence_id": "fr", "rank": 3, "first_at": at(0 if last == 60 else -7200), "last_at": at(last)}]
+            clock = clocks(case_of(hosts=hosts, ranks=ranks, log_events=rows, dumps=dumps))
+            assert clock.utc("log", "2026-03-01T12:00:05") == expected, last
+
     def test_when_several_zones_fit_none_is_taken(self) -> None:
         rows = [logged("2026-03-01T04:00:01", rank=3)]
         clock = clocks(case_of(log_events=rows, dumps=[{"evidence_id": "fr", "rank": 3, "first_at": at(0), "last_at": at(7200)}]))

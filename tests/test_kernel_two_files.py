@@ -149,3 +149,15 @@ def test_the_order_of_files_and_rows_does_not_matter(tmp_path: Path) -> None:
     frame = case.frames["kernel_events"]
     (two,) = kernel_records(MemoryCase({**case.frames, "kernel_events": frame.reverse()}))
     assert (one.row, one.at, one.cites) == (two.row, two.at, two.cites)
+
+
+def test_a_reversed_file_is_in_the_order_of_time(tmp_path: Path) -> None:
+    """A journal printed backwards, in which all stamps are equal or cannot be placed."""
+    lines = [
+        f"Mar  1 17:31:{second} host-a kernel: {BODY.replace('0000:18', f'0000:{pci}')}\n"
+        for second, pci in ((40, "18"), (41, "3b"), (42, "86"))
+    ]
+    files = {"forward": "".join(lines), "backward": "".join(reversed(lines))}
+    for name, text in files.items():
+        found = records(tmp_path, {name: text}, is_noted=False)
+        assert [record.row["gpu"] for record in found] == ["0000:18:00", "0000:3b:00", "0000:86:00"], name

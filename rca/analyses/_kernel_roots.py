@@ -23,7 +23,7 @@ from typing import Any, Final
 import polars as pl
 
 from rca.analyses._faults import Story
-from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line, place
+from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line
 from rca.analyses._kernel_edges import Link, chain_of, follow
 from rca.catalogues import by_code
 from rca.kernel_record import merged
@@ -85,6 +85,7 @@ class Record:
     caused_by: int | None = None
     remote_effect: str | None = None
     cites: tuple[Cite, ...] = ()  # every file that tells it, the best first
+    order: int = 0  # place in its file in the order of time: a journal may be printed backwards
 
     @property
     def name(self) -> str:
@@ -147,7 +148,7 @@ def scene(case: Tables, told: Story) -> Scene:
     in_time = [r for r in dated if span is not None and r.line.at is not None and span[0] - BEFORE <= r.line.at <= span[1] + AFTER]
     if told.logs.span is None:
         in_time = [r for r in in_time if r.kind in OF_GPUS]
-    live = sorted((r for r in in_time if not _after_the_end(r, told)), key=lambda r: (r.at_s, r.line.evidence_id, r.line.place))
+    live = sorted((r for r in in_time if not _after_the_end(r, told)), key=lambda r: (r.at_s, r.line.evidence_id, r.order))
     links = follow(live, told.logs.clocks)
     first = [r for n, r in enumerate(live) if n not in links and r.cause]
     repeated = _repeated([r for r in first if r.code in REPEATING and r.role == "application"], everything)
@@ -187,7 +188,7 @@ def _records(case: Tables, logs: JobLogs) -> list[Record]:
     rows = case.table("kernel_events").filter(~pl.col("kind").is_in(["oom", "segfault", "thermal", "other"])).collect().rows(named=True)
     host_of_file = _hosts_by_process(rows, logs)
     found = []
-    for event in sorted(merged(rows, logs.clocks, host_of_file), key=lambda e: (e.row["evidence_id"], place(e.row["record"]))):
+    for event in sorted(merged(rows, logs.clocks, host_of_file), key=lambda e: (e.row["evidence_id"], e.order)):
         row, host = event.row, event.row["host"]
         role, cause = _role(row)
         if host not in hosts or role == "info":
@@ -197,7 +198,7 @@ def _records(case: Tables, logs: JobLogs) -> list[Record]:
         found.append(
             Record(
                 line, host, row["kind"], row["code"], row["gpu"], role, cause, row["unit"], row["severity"], row["link"], row["recovery"],
-                row["caused_by"], row.get("remote_effect"), event.cites,
+                row["caused_by"], row.get("remote_effect"), event.cites, event.order,
             )
         )  # fmt: skip
     users: dict[tuple[str, str], set[int]] = defaultdict(set)
