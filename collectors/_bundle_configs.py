@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ __all__ = ["addresses", "of_host", "of_processes"]
 
 MAX_RANKS: Final = 4096  # that one set of programs is told for
 _PLACES: Final = {"kernel": "kernel", "system": "os", "nvidia_driver": "nvidia_driver"}
-_NESTED: Final = {"packages": package, "image": lambda name: f"image:{name}", "files": lambda name: f"hash:{name}"}
+_NESTED: Final[Mapping[str, Callable[[str], str]]] = {"packages": package, "image": "image:{}".format, "files": "hash:{}".format}
 _ADAPTER: Final = {"fw_ver": "firmware", "hca_type": "adapter", "board_id": "adapter_board"}
 
 

@@ -75,9 +75,12 @@ def _entries(document: Any, lead: str) -> Iterator[Fact]:
                 yield from entry_facts({"host": name, **facts}, f"{lead}{place}")
 
 
+_host_name = lru_cache(maxsize=4096)(host_name)
+
+
 def _host(entry: Mapping[Any, Any]) -> str | None:
     said = next((value for key in HOST_KEYS if isinstance(value := entry.get(key), str)), None)
-    return host_name(said)
+    return _host_name(said)
 
 
 def entry_facts(entry: Mapping[Any, Any], record: str, source: str = "table") -> Iterator[Fact]:
@@ -191,7 +194,7 @@ def csv_facts(text: str) -> Iterator[Fact]:
         next((lowered.index(key) for key in keys if key in lowered), -1) for keys in (HOST_KEYS, _COMPONENT, _VALUE, _TIMES)
     )
     for cells in rows:
-        if len(cells) != len(names) or (host := host_name(cells[of_host])) is None:
+        if len(cells) != len(names) or (host := _host_name(cells[of_host])) is None:
             continue
         at = instant(cells[of_time]) if of_time >= 0 else None
         pairs = [(cells[of_component], cells[of_value])] if form == "long" else zip(names, cells, strict=True)

@@ -76,6 +76,10 @@ _QUERY: Final[
     "pcie.link.width.current": "pcie_width",
     "gsp.mode.current": "gsp_mode",
 }
+_DEVICE: Final = frozenset({"index", "uuid", "serial", "pci.bus_id", "gpu_uuid", "gpu_serial", "gpu_bus_id"})
+_COUNTING: Final = frozenset(
+    {"driver_version", "vbios_version", *(name for name in _QUERY if "." in name or "_mode" in name)}
+)  # no other table has
 _SHELL_HOST: Final = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,62}): (?=\S)")  # pdsh, clush
 
 
@@ -152,11 +156,11 @@ def _smi(lines: Sequence[str], host: str | None) -> Iterator[Fact]:
 
 def _query_columns(line: str) -> list[str] | None:
     """Fields of `nvidia-smi --query-gpu=... --format=csv`, without their units; None where no field is one that counts."""
-    line = _without_host(line)[1]
-    names = [re.sub(r" \[.{0,20}\]$", "", cell.strip()) for cell in line.split(",")]
-    fields = {"index", "uuid", "serial", "pci.bus_id", "gpu_uuid", "gpu_serial", "gpu_bus_id", *_QUERY}
-    counting = {"driver_version", "vbios_version", *(name for name in _QUERY if "." in name or "_mode" in name)}
-    return names if len(names) > 1 and set(names) & counting and sum(name in fields for name in names) >= len(names) / 2 else None
+    if not any(field in line for field in _COUNTING):
+        return None
+    names = [re.sub(r" \[.{0,20}\]$", "", cell.strip()) for cell in _without_host(line)[1].split(",")]
+    fits = sum(name in _QUERY or name in _DEVICE for name in names)
+    return names if len(names) > 1 and not _COUNTING.isdisjoint(names) and fits >= len(names) / 2 else None
 
 
 def _without_host(line: str) -> tuple[str | None, str]:

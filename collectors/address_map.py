@@ -12,6 +12,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from collectors._config_tables import HOST_KEYS, LISTS
@@ -31,7 +32,7 @@ __all__ = ["EMITS", "claims", "read"]
 EMITS = ("host_addresses",)
 
 MAX_BYTES: Final = 1 << 26
-MAX_ROWS: Final = 200_000
+MAX_ROWS: Final = 100_000
 SNIFF_LINES: Final = 200
 MOST: Final = 0.8  # of the lines of a hosts file must be entries
 ADDRESS_KEYS: Final = (
@@ -49,6 +50,9 @@ _JSON_PAIRS: Final = re.compile(
 )
 _NODES: Final = re.compile(rb'"(?:InternalIP|podIPs?|hostIP)"')
 _OTHERS: Final = re.compile(rb'"(?:schema_version|step|loss|frames|entries|msg|log|MESSAGE|t_ns|round|dur_ms|traceEvents)"\s*:')
+
+
+_host_name = lru_cache(maxsize=4096)(host_name)
 
 
 def claims(name: str, head: bytes) -> bool:
@@ -89,7 +93,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         raise EvidenceError(source.path, None, f"more than {MAX_BYTES:,} bytes: no map of addresses")
     rows: list[dict[str, object]] = []
     for record, host, address in _pairs(source, data.decode("utf-8-sig", "replace")):
-        if (name := host_name(host)) is None or (shown := _address(address)) is None:
+        if (name := _host_name(host)) is None or (shown := _address(address)) is None:
             continue
         if len(rows) == MAX_ROWS:
             yield Skip(record, f"more than {MAX_ROWS:,} addresses: the rest is left out")
@@ -159,6 +163,7 @@ def _of_entry(entry: Mapping[Any, Any], record: str) -> Iterator[tuple[str, str,
                 yield record, host, text
 
 
+@lru_cache(maxsize=4096)
 def _address(text: str) -> str | None:
     """An address in its usual form; None for what is none, or any host's own."""
     try:

@@ -32,7 +32,7 @@ __all__ = ["EMITS", "claims", "read"]
 EMITS = ("configs",)
 
 MAX_BYTES: Final = 1 << 26
-MAX_ROWS: Final = 200_000
+MAX_ROWS: Final = 100_000
 SNIFF_LINES: Final = 400
 _VERSIONS: Final = re.compile(
     rb'"(?:nvidia[_-]?|gpu[_-]?)?(?:driver|nccl|cuda|cudnn|(?:py)?torch|kernel|vbios|ofed|mofed|firmware|fw|python|os)(?:[_-]?(?:version|release|ver))?"\s*:'

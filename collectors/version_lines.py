@@ -141,7 +141,7 @@ def _of_program(line: Line) -> list[Fact]:
         told.append(("torch", found["version"], "torch_log"))
     if (
         (found := _SETTING.search(line.text))
-        and not _OWN_NAMES.fullmatch(found["name"])
+        and not (_OWN_NAMES.fullmatch(found["name"]) or is_secret(found["name"]))
         and (value := scalar(found["value"].rstrip(". \r")))
     ):
         told.append((f"env:{found['name']}", value, "nccl_log"))
