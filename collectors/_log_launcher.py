@@ -23,6 +23,7 @@ WORDS: Final = (
         "(exitcode:",
         "closing signal",
         "via signal",
+        "unable to shutdown process",
         "killing subprocess",
         "return code =",
         "finished",
@@ -31,10 +32,14 @@ WORDS: Final = (
         "is done",
     ),
     *("exits success", "exit success", "exiting program", "worker start", "workers", "starting worker", " pid", "(pid"),
+    *("world_rank", "initializing distributed"),
 )
 
 _FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?\d{1,6})\)")
-_SENDING: Final = re.compile(r"(?:Sending|Closing) process (?P<pid>\d{1,9}) (?:closing signal|via signal) (?P<signal>SIG\w+)")
+_SENDING: Final = re.compile(
+    r"(?:Sending|Closing) process (?P<pid>\d{1,9}) (?:closing signal|via signal) (?:Signals\.)?SIG\w+"
+    r"|Unable to shutdown process (?P<stuck>\d{1,9}) via "  # it has got SIGTERM and did not end
+)
 _KILLING: Final = re.compile(r"Killing subprocess (?P<pid>\d{1,9})")  # DeepSpeed's launcher, after one of them failed
 _RETURNED: Final = re.compile(r"exits with return code = (?P<code>-?\d{1,6})")
 _DIED: Final = re.compile(r"(?i)\bprocess with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,6})")  # Lightning's
@@ -46,11 +51,11 @@ _FINISHED: Final = re.compile(
 _STARTED: Final = re.compile(
     r"(?i)\b(?:started|starting|launching|launched|spawned) (?:\d{1,7} )?workers?\b|\bstarting worker group|^\s*worker start(?:s|ed)?\b"
     r"|\brank\W{0,3}\d{1,7} of \d{1,7}\b|\b(?:start|init|launch|spawn|boot)\w*\b.{0,200}\bpid\W{1,3}\d"
-    r"|\bpid\W{1,3}\d.{0,200}\b(?:start|init|launch|spawn)"
+    r"|\bpid\W{1,3}\d.{0,200}\b(?:start|init|launch|spawn)|\bpid=\d{1,9}\) world_rank=\d|^\s*initializing distributed: global_rank: \d"
 )
-_RANK: Final = re.compile(r"(?i)(?<![a-z_])(?:global[_ ])?rank\W{1,3}(?P<rank>\d{1,7})\b")
+_RANK: Final = re.compile(r"(?i)(?<![a-z_])(?:(?:global|world)[_ ])?rank\W{1,3}(?P<rank>\d{1,7})\b")
 _PID: Final = re.compile(r"(?i)\bpid\W{1,3}(?P<pid>\d{1,9})\b")
-_HOST: Final = re.compile(r"(?i)(?:\bhost(?:name)?|\bon node)\s?[:=]?\s?(?P<host>[a-z][\w.-]{0,62})")
+_HOST: Final = re.compile(r"(?i)(?:(?:\bhost(?:name)?|\bon node)\s?[:=]?\s?(?P<host>[a-z][\w.-]{0,62})|\bip=(?P<ip>[\w.-]{1,62}))")
 _BLOCK: Final = re.compile(r"^\s*(?P<kind>Failures:|Root Cause \(first observed failure\):)")
 _FIELD: Final = re.compile(r"^\s*(?P<name>time|host|rank|exitcode|error_file|traceback) *: (?!Traceback )(?P<value>.*)$")
 _ENTRY: Final = re.compile(r"^\s*\[\d{1,7}\]:\s*$|^\s*<NO_OTHER_FAILURES>")
@@ -121,8 +126,9 @@ class Launcher:
         if found := _FAILED.search(text) or _RETURNED.search(text) or _DIED.search(text):
             return list(self.failure(self._who(text) | {"exit_code": int(found["code"])}))
         if found := _SENDING.search(text) or _KILLING.search(text):
-            self.signalled.add(int(found["pid"]))
-            return [Sighting("elastic_sigterm_victim", {"pid": int(found["pid"])})]
+            pid = int(next(number for number in found.groups() if number))
+            self.signalled.add(pid)
+            return [Sighting("elastic_sigterm_victim", {"pid": pid})]
         if line.level in ("warning", "error"):
             return []
         if _FINISHED.search(text):  # a worker's own end counts always, that of all of them only where none has failed before
@@ -152,7 +158,7 @@ class Launcher:
         if found := _PID.search(text):
             fields["pid"] = int(found["pid"])
         if found := _HOST.search(text):
-            fields["host"] = plain_host(found["host"])
+            fields["host"] = plain_host(found["host"] or found["ip"])
         return fields
 
 

@@ -7,68 +7,35 @@ Only a global rank is a `rank`; the rank inside a process group goes to `group_r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
+from collectors._log_forms import LEVELS, MONTHS, peel
+
 __all__ = ["Line", "local_stamp", "parse", "pieces", "plain_host"]
 
 MAX_PREFIXES = 12
-_COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_GRAVEST_FIRST: Final = ("error", "warning", "info", "debug")
+NEAR = 2  # forms that may stand before one that belongs to the beginning of a line
+_ESCAPES: Final = ("\x1b", "^[[", "#033[", "\\x1b[", "\\u001b[", "[0m")  # ESC itself, and as pagers, syslog and JSON write it, or lost
+_COLOUR: Final = re.compile(
+    r"(?:\x1b|\^\[|#033|\\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\[\d{1,3}(?:;\d{1,3}){0,4}m"
+)
 _BAR: Final = re.compile(r"\d+/\d+ \[\d[\d:]*<[^\]]{0,400}\]")
-_LEVELS: Final = {
-    **dict.fromkeys(("DEBUG", "TRACE", "D", "V"), "debug"),
-    **dict.fromkeys(("INFO", "NOTICE", "I"), "info"),
-    **dict.fromkeys(("WARNING", "WARN", "W"), "warning"),
-    **dict.fromkeys(("ERROR", "CRITICAL", "FATAL", "E", "F", "C"), "error"),
-}
-_MONTH_NAMES: Final = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
-_MONTHS: Final = {name: f"{at:02d}" for at, name in enumerate(_MONTH_NAMES.split("|"), 1)}
-_WORD: Final = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL"
-_DAY: Final = r"(?:0[1-9]|1[0-2])[-/](?:0[1-9]|[12]\d|3[01])"
-_TIME: Final = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-6]\d"
-_FRACTION: Final = r"(?:[.,](\d{1,9}))?"
-_END: Final = r"[\])\"]?:?(?: -(?= ))?"
-_FORMS: Final = (  # name and pattern; what the groups of each hold is said in `parse`
-    ("iso", rf"(?:time|ts)?=?[\[(\"]?(\d{{4}}[-/]{_DAY})[T _]({_TIME}){_FRACTION}( ?(?:Z|UTC)\b| ?[+-]\d\d:?\d\d(?!\d))?{_END}"),
-    ("glog", rf"\[?([DIWEFCV])(\d{{8}}|\d{{3,4}}) ({_TIME}){_FRACTION}(?: +\d{{1,9}})?(?: +[^\s\]]{{1,200}}:\d+\])?"),
-    ("at_host", rf"\[(?!(?:{_WORD}|default|main|train\w*|worker|std\w+)\])([A-Za-z][\w.-]{{0,62}})\](?= ?\[(?i:rank) ?\d)"),
-    ("rank", r"[\[(](?i:(?:global[_ ])?rank)[ _:=]{0,2}(\d{1,7})[\])]:?|RANK (\d{1,7}) -(?= )"),
-    ("group", r"\[PG (?:ID )?([^\s\]]{1,20})(?: PG GUID ?([^\s\]]{0,200}))? {1,2}Rank (\d{1,7})\]"),
-    ("level", rf"[\[(]?({_WORD})[\])]?(?:\s?[-:|])?(?=\s|$)|({_WORD}):[\w.]{{1,100}}:|\[([DIWEF]) [\w./-]{{1,100}}:\d+\]"),
-    ("us", rf"\[?({_DAY})(?:/(\d{{4}}))? ({_TIME}){_FRACTION}(?: [\w.]+\])?{_END}"),
-    ("nccl", r"([A-Za-z][\w.-]{0,62}):(\d{1,9}):\d{1,9} \[\d{1,4}\]"),
-    ("syslog", rf"({_MONTH_NAMES}) {{1,2}}([12]\d|3[01]|0?[1-9]) ({_TIME}) ([\w.-]{{1,63}})(?= )"),
-    ("clock", rf"\[?({_TIME}){_FRACTION}\]?(?: -(?= ))?"),
-    ("program", r"(?:agent|launcher|torchrun|submitit)(?:\[\d{1,9}\])?:?(?= )"),
-    ("place", r"\[[a-z_]{1,20}\d{1,6}\]:|\[pod/[^\]\s]{1,200}\]|\[[\w./-]{1,100}\.py:\d+(?::\w+)?\]"),
-    ("logger", rf"(?:- )?[\w.]{{1,80}} - (?=(?:{_WORD}|RANK) ?)"),
-    ("logfmt", r'(?:level|lvl)="?([A-Za-z]{4,8})"? (?:msg|message)="?'),
-    ("quote", r"[|>](?= )"),
+_GLUE: Final = ("[rank", "ProcessGroup", "Traceback (most", "NCCL WARN", "srun: error", "slurmstepd: error", "TCPStore.cpp", "socket.cpp")
+_GLUED: Final = re.compile(  # how a line begins that only one writer writes so, whatever stands before it
+    r"\[rank\d{1,7}\]: ?(?=\[?[DIWEF]\d{0,4} |Traceback )|\[[EWF](?:\d{3,4} [\d:.]{8,18})? (?:ProcessGroup\w{1,20}|TCPStore|socket)\.cpp:\d{1,6}\] "
+    r"|(?<=[^\s\"'`(])Traceback \(most recent call last\)|(?<![\w.-])[A-Za-z][\w.-]{0,62}:\d{1,9}:\d{1,9} \[\d{1,4}\] (?:\S{1,80} )?NCCL WARN "
+    r"|(?:srun|slurmstepd): error: "
 )
-_NO_HOST: Final = (  # what also stands before a colon and ends in a number
-    r"(?!(?:(?:local_|global_)?rank|step|epoch|iter|iteration|batch|sample|shard|layer|stage|worker|frame|attempt|error|gpu|cuda|nccl|torch|python"
-    r"|libc|lib|fp|bf|tf|int|uint|float|sm|sha|md|utf|base|http|ipv|v)[\d._-]*:)"
+_SPEAKS: Final = re.compile(r"[ \t]*(?:(?:what\(\): +){1,9}|(?:[a-z_]\w{0,60}\.){0,6}[A-Z]\w{0,80}(?:Error|Exception): )(?=\[(?:Rank|PG) )")
+_ABORTED: Final = re.compile(  # where no group is named
+    r"(?:^|Error: )NCCL communicator was aborted on rank (\d{1,7})\b"
 )
-_FIRST_FORMS: Final = (  # only at the beginning of a line
-    ("number", r"\[\d{1,9}\](?= )"),  # of an editor; device of NCCL
-    ("label", r"(\d{1,6}):(?= )"),  # srun --label, mpirun
-    (  # pdsh, DeepSpeed's launcher: a name with a number, or before a stamp one with a dash
-        "shell_host",
-        rf"{_NO_HOST}([a-z][\w.]{{0,30}}-[\w.-]{{0,30}}\d[\w-]{{0,20}}|[a-z_]{{1,20}}\d{{2,6}}"
-        r"|[a-z]\w{0,30}-[\w-]{1,30}(?=: \[?\d{4}-)):(?= )",
-    ),
-)
-
-
-def _compiled(forms: Sequence[tuple[str, str]]) -> re.Pattern[str]:
-    return re.compile("[ \t]*(?:" + "|".join(f"(?P<{name}>{pattern})" for name, pattern in forms) + ")")
-
-
-_PREFIX: Final = _compiled(_FORMS)
-_FIRST: Final = _compiled((*_FORMS, *_FIRST_FORMS))
+_LAUNCHERS: Final = ("slurmstepd", "srun: ", "salloc: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +53,12 @@ class Line:
     pid: int | None = None
     label: int | None = None  # task that srun or mpirun puts in front: a rank, or a node where the tasks are launchers
     is_bare: bool = True
+    is_spoken: bool = False  # the rank stands in the message, not before it
 
     @property
     def stream(self) -> tuple[str | int | None, ...]:
-        """What tells interleaved writers apart."""
-        return self.host, self.rank, self.label, self.is_bare
+        """What tells interleaved writers apart: their prefix."""
+        return self.host, None if self.is_spoken else self.rank, self.label, self.is_bare
 
     @property
     def is_logged(self) -> bool:
@@ -99,73 +67,100 @@ class Line:
 
 
 def pieces(raw: str) -> Iterator[str]:
-    """What one physical line holds: progress bars rewrite it (carriage returns), and the next writer's text may be glued to a bar."""
-    if "\x1b" in raw:
+    """What one physical line holds: progress bars rewrite it (carriage returns), and the next writer's text may be glued to its end."""
+    if any(escape in raw for escape in _ESCAPES):
         raw = _COLOUR.sub("", raw)
     for part in raw.split("\r") if "\r" in raw else (raw,):
+        rest = part
         if "<" in part and (bar := _BAR.search(part)) and part[bar.end() :].strip():
             yield part[: bar.end()]
-            yield part[bar.end() :]
-        elif part:
-            yield part
+            rest = part[bar.end() :]
+        while any(mark in rest for mark in _GLUE) and (place := _glued_at(rest)):
+            yield rest[:place]
+            rest = rest[place:]
+        if rest:
+            yield rest
+
+
+def _glued_at(text: str) -> int:
+    """Where the next writer's line begins behind the first one's message; 0 where it does not."""
+    begin = len(text) - len(parse(text, 0).text.lstrip())
+    return next((found.start() for found in _GLUED.finditer(text, begin) if found.start() > begin), 0)
 
 
 def parse(raw: str, number: int) -> Line:
     """A line without its prefixes. `raw` is one of `pieces`, `number` its physical line."""
-    at = local = level = host = None
-    rank = label = group_rank = pid = None
-    place = 0
+    if "\x1b" in raw:  # also inside of JSON
+        raw = _COLOUR.sub("", raw)
+    said: dict[str, str] = {}
+    ranks: list[str] = []
+    levels: list[str] = []
+    at = local = None
+    place, length = 0, len(raw)
     for count in range(MAX_PREFIXES):
-        found = (_FIRST if count < 2 else _PREFIX).match(raw, place)
-        if not found:
+        begin = place
+        while begin < length and raw[begin] in " \t":
+            begin += 1
+        if begin == length:
             break
-        form = str(found.lastgroup)
-        place = found.end()
-        said = _groups(found, form)
-        stamp: str | None = None
-        if form == "iso":
-            stamp = local_stamp(str(said[0]), str(said[1]), said[2])
-            at = at or (_instant(stamp, said[3].strip()) if said[3] else None)
-        elif form == "glog":  # month and day without a separator, the month without a leading zero
-            level = level or _LEVELS[str(said[0])]
-            stamp = _glog_stamp(str(said[1]), str(said[2]), said[3])
-        elif form == "us":
-            stamp = local_stamp(f"{said[1]}-{said[0]}" if said[1] else str(said[0]), str(said[2]), said[3])
-        elif form == "syslog":
-            stamp = local_stamp(f"{_MONTHS[str(said[0])]}-{int(str(said[1])):02d}", str(said[2]))
-            host = host or plain_host(str(said[3]))
-        elif form == "clock":
-            stamp = local_stamp("", str(said[0]), said[1])
-        elif form == "level":
-            level = level or _LEVELS[str(said[0] or said[1] or said[2])]
-        elif form == "logfmt":
-            level = level or _LEVELS.get(str(said[0]).upper())
-        elif form == "rank":
-            if rank is None:
-                rank = int(said[0] or said[1] or 0)
-            else:
-                group_rank = int(said[0] or said[1] or 0)
-        elif form == "group":
-            group_rank = int(said[2] or 0)
-            if rank is None and (said[0] == "0" or "default_pg" in (said[1] or "")):
-                rank = group_rank  # the default group is the whole job
-        elif form == "nccl":
-            host, pid = host or plain_host(str(said[0])), int(said[1] or 0)
-        elif form in ("at_host", "shell_host"):
-            host = host or plain_host(str(said[0]))
-        elif form == "label":
-            label = int(said[0] or 0)
-        local = local or stamp
-    return Line(number, raw[place:], at, local, level, rank, group_rank, host, pid, label, place == 0)
+        if (peeled := peel(raw, begin, is_first=count < NEAR, is_logged=local is not None or bool(levels))) is None:
+            break
+        place = peeled[0]
+        zone = clock = ""
+        for name, value in peeled[1]:
+            if name == "rank":
+                ranks.append(value)
+            elif name == "level":
+                levels.append(LEVELS.get(value.upper(), ""))
+            elif name == "time":
+                clock = value
+            elif name == "zone":
+                zone = value.strip()
+            elif name == "epoch":
+                at = at or datetime.fromtimestamp(float(value), UTC)
+            elif name not in said or (name == "host" and said["host"][:1].isdigit()):  # a name says more than an address
+                said[name] = value
+        if clock and (stamp := _stamp(clock, dict(peeled[1]))):
+            local = local or stamp
+            at = at or (_instant(stamp, zone) if zone else None)
+    if raw.startswith(_LAUNCHERS, place + (raw[place : place + 1] == " ")):
+        said.pop("label", None)  # the scheduler speaks, not the task that it stands beside
+    rank, group_rank = _ranks(ranks, said)
+    spoken = _spoken(raw, place) if rank is None and group_rank is None and "label" not in said else None
+    return Line(
+        number=number,
+        text=raw[place:],
+        at=at,
+        local=local,
+        level=next((level for level in _GRAVEST_FIRST if level in levels), None),  # who passes a line on may think little of it
+        rank=spoken[0] if spoken else rank,
+        group_rank=spoken[1] if spoken else group_rank,
+        host=plain_host(said["host"]) if "host" in said else None,
+        pid=int(said["pid"]) if "pid" in said else None,
+        label=int(said["label"]) if "label" in said else None,
+        is_bare=place == 0,
+        is_spoken=spoken is not None,
+    )
 
 
-def _groups(found: re.Match[str], form: str) -> Sequence[str | None]:
-    """The groups inside the form that matched."""
-    first = found.re.groupindex[form]
-    return found.groups()[first : first + _NUM_GROUPS[form]]
+def _ranks(ranks: list[str], said: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """The global rank and the one inside a group that the prefixes give."""
+    rank = int(ranks[0]) if ranks else None
+    if "group_rank" not in said:
+        return rank, int(ranks[1]) if len(ranks) > 1 else None
+    group_rank = int(said["group_rank"])
+    is_whole_job = said.get("group") == "0" or "default_pg" in said.get("group_name", "")
+    return group_rank if rank is None and is_whole_job else rank, group_rank
 
 
-_NUM_GROUPS: Final = {name: re.compile(pattern).groups for name, pattern in (*_FORMS, *_FIRST_FORMS)}
+def _spoken(raw: str, place: int) -> tuple[int | None, int | None] | None:
+    """The same where a line has no such prefix, but an error begins with that of its own: `what():  [Rank 3] ...`, `SomeError: [PG 2 Rank 1] ...`."""
+    if (found := _SPEAKS.match(raw, place)) is not None:
+        inner = parse(raw[found.end() :], 0)
+        return (inner.rank, inner.group_rank) if inner.rank is not None or inner.group_rank is not None else None
+    if "aborted on" in raw and (aborted := _ABORTED.search(raw, place)):
+        return int(aborted[1]), None
+    return None
 
 
 @lru_cache(maxsize=1024)
@@ -181,6 +176,17 @@ def local_stamp(date: str, time: str, fraction: str | None = None) -> str:
     return f"{day}{time}.{fraction[:6]}" if fraction else f"{day}{time}"
 
 
+def _stamp(time: str, told: Mapping[str, str]) -> str | None:
+    """A printed stamp of any form as the tables hold it; None where the digits are no date."""
+    if "digits" in told:
+        return _glog_stamp(told["digits"], time, told.get("fraction"))
+    day = told.get("day", "")
+    if "month" in told:
+        day = f"{MONTHS[told['month']]}-{int(told['mday']):02d}"
+    year = told.get("year")
+    return local_stamp(f"{year}-{day}" if year else day, time, told.get("fraction"))
+
+
 def _glog_stamp(digits: str, time: str, fraction: str | None) -> str | None:
     year, month, day = digits[:-4] if len(digits) == 8 else "", int(digits[-4:-2]), int(digits[-2:])
     if not (1 <= month <= 12 and 1 <= day <= 31):
@@ -192,7 +198,7 @@ def _instant(local: str, zone: str) -> datetime | None:
     """A full local stamp with its zone as an instant in UTC; None where the calendar has no such day."""
     try:
         at = datetime.fromisoformat(local).replace(tzinfo=UTC)
-        if zone in ("Z", "UTC"):
+        if zone in ("Z", "UTC", "GMT"):
             return at
         digits = zone[1:].replace(":", "")
         offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))

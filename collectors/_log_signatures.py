@@ -1,39 +1,53 @@
 """Which kind of line is it: the patterns of rca/catalogue/log_patterns.csv, first fit first, and what their named groups tell.
 
 A pattern may name groups: rank (a global one), peer, peer2, host, pid, signal (name or number), death (signal in words), code (exit code),
-stamp. A signature left empty marks a line that says nothing although it holds words of another pattern.
+stamp. A signature left empty marks a line that says nothing although it holds words of another pattern. `unless` names what takes a loose
+pattern's meaning away: `denied`, words around it that say that nothing happened, or that it is only looked for; `info`, a logger that itself
+calls the line information.
 """
 
 from __future__ import annotations
 
-import csv
 import re
 import signal
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
 from typing import Any, Final
 
 from collectors._log_prefix import plain_host
+from rca.catalogues import cached, rows
 
 __all__ = ["Sighting", "classify", "signal_name", "signal_of_exit", "words"]
 
 WRAPPERS: Final = frozenset({"nccl_watchdog_terminated"})  # the text behind the match is the real message
 ENDED_BY_SIGNAL: Final = 128  # shells and containers report 128 + signal number as the exit code
+_OUT_OF_MEMORY: Final = "out of memory"
 _DEATHS: Final = {
     "killed": "SIGKILL",
     "terminated": "SIGTERM",
     "aborted": "SIGABRT",
     "bus error": "SIGBUS",
     "segmentation fault": "SIGSEGV",
+    "segfault": "SIGSEGV",
     "floating point exception": "SIGFPE",
     "floating-point exception": "SIGFPE",
     "illegal instruction": "SIGILL",
     "hangup": "SIGHUP",
     "interrupt": "SIGINT",
-    "out of memory": "SIGKILL",
+    _OUT_OF_MEMORY: "SIGKILL",
     "keyboardinterrupt": "SIGINT",
 }
+
+
+_DENIED_BEFORE: Final = re.compile(
+    r"(?i)(?:\b(?:no|not|non|without|zero|never|neither|avoid\w*|prevent\w*|check\w*|look\w* for|detection of|in case of|may|might|could|would)"
+    r"|(?:^|[,;:=(] ?|\b(?:with|found|has|had|have|of|reports?) )0)(?:[ _-]{1,2}\w{1,20}){0,2}[ _-]{0,2}$"
+)
+_DENIED_INSIDE: Final = re.compile(r"(?i)\b(?:no|not|without) (?:an? )?(?:nan|inf)")
+_DENIED_BEHIND: Final = re.compile(
+    r"(?i)^\w{0,8}(?:/inf)?[ _-]?(?:\w{1,20}[ _-]){0,2}?(?:\w{0,20} ?[:=] ?(?:0|false|none|no|off|ok)\b|counts? 0\b|\.{2,3} ?ok\b"
+    r"|(?:enabled|disabled|will be|checks?|checking|handl(?:ing|ed|ers?)|detection|protection)\b)"
+)
+NEAR = 40  # characters on either side of a match that may deny it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +62,16 @@ class Sighting:
 class _Pattern:
     signature: str
     word: str
+    unless: frozenset[str]
     regex: re.Pattern[str]
 
 
-@lru_cache(maxsize=1)
+@cached
 def _patterns() -> tuple[_Pattern, ...]:
-    text = resources.files("rca.catalogue").joinpath("log_patterns.csv").read_text("utf-8")
-    return tuple(_Pattern(row["signature"], row["word"], re.compile(row["pattern"])) for row in csv.DictReader(text.splitlines()))
+    return tuple(
+        _Pattern(row["signature"], row["word"], frozenset(row.get("unless", "").split()), re.compile(row["pattern"]))
+        for row in rows("log_patterns")
+    )
 
 
 def words() -> tuple[str, ...]:
@@ -62,16 +79,34 @@ def words() -> tuple[str, ...]:
     return tuple(dict.fromkeys(pattern.word for pattern in _patterns()))
 
 
-def classify(text: str) -> list[Sighting]:
-    """The kinds of one message: none or one, and behind a wrapper also what it wraps."""
+def classify(text: str, level: str | None = None) -> list[Sighting]:
+    """The kinds of one message: none or one, and behind a wrapper also what it wraps. `level` is what its logger calls it."""
     lowered = text.lower()
+    is_information = level in ("info", "debug")
     for pattern in _patterns():
-        if pattern.word in lowered and (found := pattern.regex.search(text)):
-            if not pattern.signature:
-                return []
-            sightings = [Sighting(pattern.signature, _fields(found, pattern.signature))]
-            return sightings + (classify(text[found.end() :]) if pattern.signature in WRAPPERS else [])
+        if pattern.word not in lowered or (is_information and "info" in pattern.unless) or not (found := pattern.regex.search(text)):
+            continue
+        if "denied" in pattern.unless and _is_denied(text, found):
+            continue
+        if not pattern.signature:
+            return []
+        sightings = [Sighting(pattern.signature, _fields(found, pattern.signature))]
+        if pattern.signature in WRAPPERS:
+            return sightings + classify(text[found.end() :])
+        if pattern.signature == "slurm_task_exit" and (found["death"] or "").strip().lower() == _OUT_OF_MEMORY:
+            sightings.append(Sighting("host_out_of_memory", {"host": sightings[0].fields.get("host")}))  # the cgroup's limit
+        return sightings
     return []
+
+
+def _is_denied(text: str, found: re.Match[str]) -> bool:
+    """Whether the words around a match say that nothing happened."""
+    start, end = found.span()
+    return (
+        _DENIED_BEFORE.search(text[max(start - NEAR, 0) : start]) is not None
+        or _DENIED_INSIDE.search(found[0]) is not None
+        or _DENIED_BEHIND.match(text[end : end + NEAR]) is not None
+    )
 
 
 def _fields(found: re.Match[str], signature: str) -> dict[str, Any]:

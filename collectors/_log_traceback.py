@@ -6,7 +6,7 @@ Lines of several writers may be interleaved and may or may not repeat the prefix
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from collectors._log_prefix import Line
@@ -24,7 +24,7 @@ _BOXED: Final = re.compile(r"^\s*│ (?P<file>/\S{1,400}?):(?P<line>\d{1,9}) in 
 _BOX: Final = re.compile(r"^\s*[│╰╭]")
 _EXCEPTION: Final = re.compile(r"^\s*(?P<type>[A-Za-z_][\w.]{0,200})(?::(?: (?P<text>.*))?)?$", re.DOTALL)
 _BARE: Final = re.compile(
-    r"^ ?(?P<type>(?:[a-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt))(?:: (?P<text>.*))?$", re.DOTALL
+    r"^ ?(?P<type>(?:[a-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80}(?:Error|Exception|Interrupt)|Exception(?=: )))(?:: (?P<text>.*))?$", re.DOTALL
 )
 _JOINED: Final = re.compile(r"^\s*(?:During handling of the above exception|The above exception was the direct cause)")
 _PASSED_ON: Final = re.compile(r"^\s*-- Process \d{1,6} terminated with the following error:")
@@ -82,6 +82,8 @@ class Chain:
             return False
         if self._is_first:
             self.exception, self.text = found["type"], (found["text"] or "").strip()[:MAX_TEXT]
+            if line.is_spoken and self.line.rank is None:  # the only place that says whose traceback it is
+                self.line = replace(self.line, rank=line.rank, group_rank=line.group_rank)
         self._state = "after"
         return True
 
