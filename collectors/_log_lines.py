@@ -13,7 +13,10 @@ __all__ = ["holding", "holds", "texts", "unwrapped"]
 
 MIN_WIDTH, MAX_WIDTH = 60, 400  # of a terminal, characters
 MIN_BROKEN = 2  # lines of the full width that show that lines were broken
-_STANDS_ALONE: Final = re.compile(r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-)")
+_STANDS_ALONE: Final = re.compile(  # also what is quickly seen to be a prefix: a task, a rank, a stamp
+    r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-|\d{1,6}: |\[rank\d{1,7}\]:"
+    r"|\[?\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])[ T](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)"
+)
 MAX_LINE = 16384  # characters of a line that are looked at; no line of a log is meant to be longer
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from collectors._log_lines import holds
 from collectors._log_prefix import Line
 
-__all__ = ["WORDS", "of_json", "of_text"]
+__all__ = ["WORDS", "instant_of", "of_json", "of_text"]
 
 WORDS: Final = ("loss", "iteration", "step=", "step:", "s/it", "it/s")
 _NUMBER: Final = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|inf(?:inity)?\b)"
@@ -161,9 +161,8 @@ def _finite(value: float | None) -> float | None:
 def _time(entry: Mapping[str, Any]) -> tuple[datetime | None, str | None]:
     """The instant and the printed stamp of a JSON object: a count since 1970 in whatever unit fits, or ISO 8601."""
     value = next((entry[key] for key in _TIMES if entry.get(key) is not None), None)
-    if isinstance(value, int | float) and not isinstance(value, bool) and 1e8 < value < _LATEST_S * 1e9:
-        unit = next(unit for unit in (1, 10**3, 10**6, 10**9) if value / unit < _LATEST_S)
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value * 1_000_000 // unit), None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return instant_of(value), None
     if isinstance(value, str) and 19 <= len(value) <= 40:
         try:
             at = datetime.fromisoformat(value)
@@ -172,3 +171,11 @@ def _time(entry: Mapping[str, Any]) -> tuple[datetime | None, str | None]:
         local = at.replace(tzinfo=None).isoformat()
         return (at.astimezone(UTC), local) if at.tzinfo else (None, local)
     return None, None
+
+
+def instant_of(count: float) -> datetime | None:
+    """A count since 1970 as an instant, in seconds or in the thousandths of them that fit; None where no log is from then."""
+    if not 1e8 < count < _LATEST_S * 1e9:
+        return None
+    unit = next(unit for unit in (1, 10**3, 10**6, 10**9) if count / unit < _LATEST_S)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=count * 1_000_000 // unit)

@@ -79,6 +79,23 @@ class Rows:
         else:
             self._steps_of[writer] = self.add(line, Sighting("train_progress", {"step": step}))
 
+    def knows_writer(self, rank: int | None, host: str | None) -> bool:
+        """Whether steps of this writer have a row, so that further ones only count."""
+        return (rank, host) in self._steps_of
+
+    def count_steps(self, rank: int | None, host: str | None, num: int) -> None:
+        """Further steps of a writer that is known, some of them at once."""
+        if num:
+            self._steps_of[rank, host]["num_folded"] += num
+
+    def is_full(self, signature: str, *whose: object) -> bool:
+        """Whether further lines of this kind (rank, host, pid) only count to the last row of it, whatever they say."""
+        return self._num_of[(signature, *whose)] >= MAX_OF_KIND
+
+    def fold(self, signature: str, *whose: object, num: int) -> None:
+        """Further lines of a kind that is full, some of them at once."""
+        self._last_of[(signature, *whose)]["num_folded"] += num
+
     def __len__(self) -> int:
         return len(self._rows)
 

@@ -1,0 +1,257 @@
+"""The careful reading of a trainer's log: one line at a time, with what is open (tracebacks, lists of failures) of every writer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from collectors import _log_launcher as launcher
+from collectors import _log_progress as progress
+from collectors import _log_scheduler as scheduler
+from collectors._lines import Block
+from collectors._log_json import event_of, message_of, object_of
+from collectors._log_prefix import Line, parse, pieces
+from collectors._log_rows import Rows
+from collectors._log_signatures import Sighting, classify
+from collectors._log_traceback import MAX_FRAMES, Chain, bare_exception, begins, signatures_of
+from rca.tables import TABLES
+
+__all__ = ["KERNEL", "Log", "hear"]
+
+MAX_STREAMS = 4096  # tracebacks and blocks open at a time
+MAX_WAIT = 500  # lines of other streams after which an open traceback counts as ended
+EXPIRE_EVERY = 50  # lines
+MAX_ANNOUNCED = 10_000  # different announcements that are kept
+KERNEL: Final = re.compile(r"^\W{0,4}(?:<\d+>)?\[ *\d+\.\d{4,6}\]|\bkernel: |NVRM: Xid|^\d+,\d+,\d+,-")  # lines of another log
+_WHAT: Final = re.compile(r"^\s*what\(\): +")
+_IGNORED: Final = re.compile(r"Exception ignored in")  # Python goes on: no event
+_TERMINATE: Final = re.compile(r"terminate called after throwing an instance of '(?P<type>[^']{1,200})'")
+
+
+@dataclass
+class Log:
+    """What was read of one log so far."""
+
+    rows: Rows = field(default_factory=Rows)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    said: launcher.Launcher = field(default_factory=launcher.Launcher)
+    tasks_are_nodes: bool = False  # the numbers that srun puts in front of lines are not ranks
+    _announced: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    _open: dict[tuple[Any, ...], Chain | launcher.Block] = field(default_factory=dict)
+    _fed_at: dict[tuple[Any, ...], int] = field(default_factory=dict)  # number of the line that an open one took last
+    _loose: tuple[int, Mapping[str, Any]] | None = None  # an error line that may only introduce a traceback
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a traceback or a block is open, so that the next line counts whatever it holds."""
+        return bool(self._open)
+
+    @property
+    def announced(self) -> list[dict[str, Any]]:
+        """Rows of `scheduler_events`: each announcement once, where it was first made."""
+        return list(self._announced.values())
+
+    @property
+    def has_seen_something(self) -> bool:
+        """Whether any line was recognised."""
+        return bool(self.rows or self.steps or self._announced or self._open)
+
+    def take(self, raw: str, number: int, before: str) -> None:
+        """Read one physical line; `before` is the one above it."""
+        if KERNEL.search(raw):
+            return
+        for piece in pieces(raw.rstrip()) if raw.strip() else ("",):
+            line = parse(piece, number)
+            if (entry := object_of(line.text)) is None:
+                self._line(line, before)
+            elif row := progress.of_json(entry):
+                self._step(line, row)
+            elif event := event_of(entry):
+                self._event(line, event)
+            else:
+                for wrapped in message_of(entry, number):
+                    self._line(wrapped, "")
+        self.passes(number)
+
+    def passes(self, number: int) -> None:
+        """A line that belongs to no open traceback was read, here or by columns: those that have waited too long end."""
+        if self._open and number % EXPIRE_EVERY == 0:
+            self._expire(number)
+
+    def is_open(self, stream: tuple[Any, ...]) -> bool:
+        """Whether a traceback or a block of this writer is open."""
+        return stream in self._open
+
+    def close(self) -> None:
+        """The end of the file: what is open ends with it."""
+        for stream in list(self._open):
+            self._end(stream)
+
+    def breaks_off(self, last: Block | None) -> None:
+        """The stream broke off behind this block: what is open may lack its end, and a line cut in two tells no exception."""
+        number = last.last if last else 1
+        if last and not last.data.endswith(b"\n"):
+            for stream, opened in self._open.items():
+                if isinstance(opened, Chain) and self._fed_at[stream] == number:
+                    opened.exception, opened.text = None, ""
+        self.close()
+        if last:
+            self.rows.add(Line(number, "the log breaks off here: its end was not read"), Sighting("log_breaks_off", {}))
+
+    def take_steps(self) -> list[dict[str, Any]]:
+        """Rows of `progress` not given out yet, in the order of their lines."""
+        steps, self.steps = self.steps, []
+        return steps
+
+    def _of_task(self, line: Line) -> Line:
+        """A task of srun is a rank, unless it is seen to be a launcher or to speak for other ranks."""
+        if line.rank is not None and line.rank != line.label:
+            self.tasks_are_nodes = True
+        return line if line.rank is not None or self.tasks_are_nodes else replace(line, rank=line.label)
+
+    def _line(self, line: Line, before: str) -> None:
+        stream = line.stream
+        line = line if line.label is None else self._of_task(line)
+        if (current := self._open.get(stream)) is not None:
+            if isinstance(current, launcher.Block) and (current.ends_entry(line) or begins(line)):
+                who = self._failure(current)
+                line = replace(line, **who) if begins(line) else line  # the traceback that the worker left behind
+            if current.feed(line):
+                self._fed_at[stream] = line.number
+                return
+            self._end(stream)
+        if not line.text.strip():
+            return
+        if begins(line):
+            self._start(stream, Chain(self._in_context(line, before), is_ignored=_IGNORED.search(before) is not None))
+        elif block := launcher.begins_block(line):
+            self._start(stream, block)
+        else:
+            self._message(line, before)
+
+    def _start(self, stream: tuple[Any, ...], opened: Chain | launcher.Block) -> None:
+        if len(self._open) >= MAX_STREAMS:
+            self._end(next(iter(self._open)))
+        self._open[stream] = opened
+        self._fed_at[stream] = opened.line.number
+        if self._loose and self._loose[0] == opened.line.number - 1:
+            self.rows.drop(self._loose[1])
+
+    def _in_context(self, line: Line, before: str) -> Line:
+        """A bare traceback belongs to the record that logs it: an error or warning right above it."""
+        above = parse(before, line.number - 1) if line.is_bare and before.strip() else line
+        if above.is_bare or above.level not in ("error", "warning"):
+            return line
+        return replace(line, at=above.at, local=above.local, level=above.level, rank=above.rank, host=above.host, pid=above.pid)
+
+    def _expire(self, number: int) -> None:
+        for stream in [stream for stream, at in self._fed_at.items() if number - at > MAX_WAIT]:
+            self._end(stream)
+
+    def _end(self, stream: tuple[Any, ...]) -> None:
+        ended = self._open.pop(stream)
+        del self._fed_at[stream]
+        if isinstance(ended, launcher.Block):
+            self._failure(ended)
+        elif ended.is_event:
+            frames = ended.frames[::-1][:MAX_FRAMES]
+            self._exception(ended.line, ended.exception, ended.text, frames)
+
+    def _failure(self, block: launcher.Block) -> dict[str, Any]:
+        """Add the failure that was read of a block. Gives whose it is."""
+        if (entry := block.take()) is None:
+            return {}
+        line, fields = entry
+        for sighting in self.said.failure(fields, is_root=block.is_root):
+            self.rows.add(line, sighting)
+        return {name: fields[name] for name in ("rank", "host", "pid")}
+
+    def _event(self, line: Line, event: dict[str, Any]) -> None:
+        """The end of a worker as torchelastic's own event tells it, and the error that the worker left behind."""
+        state, error = event.pop("state"), event.pop("error")
+        line = replace(line, rank=event["rank"], host=event["host"], text=f"worker {state.lower()}", is_bare=False)
+        if state == "FAILED":
+            for sighting in self.said.failure(event):
+                self.rows.add(line, sighting)
+            for wrapped in message_of(error or {}, line.number):
+                self._line(replace(line, text=wrapped.text), "")
+        elif state == "SUCCEEDED":
+            self.rows.add(line, Sighting("worker_finished", event))
+
+    def _exception(self, line: Line, exception: str | None, text: str, frames: list[str] | None) -> None:
+        for sighting in signatures_of(exception, text, frames or []):
+            fields = {"message": text} | sighting.fields
+            self.rows.add(line, Sighting(sighting.signature, fields), exception=exception, frames=frames or None)
+
+    def _message(self, line: Line, before: str) -> None:
+        if line.level != "error" and (row := progress.of_text(line)) is not None:
+            self._step(line, row)
+            return
+        if what := _WHAT.match(line.text):
+            thrown = _TERMINATE.search(before)
+            self._exception(line, thrown["type"] if thrown else None, line.text[what.end() :], None)
+            return
+        sightings = self.said.sees(line)
+        if line.label is not None and any(s.signature.startswith("elastic_") or not s.fields for s in sightings):
+            self.tasks_are_nodes, line = True, replace(line, rank=None)  # a launcher speaks, of its workers
+        sightings = sightings or classify(line.text)
+        for sighting in sightings:
+            if sighting.signature == "elastic_agent_signal":
+                self.said.has_failed = True  # what ends from now on was stopped
+        signature = sightings[0].signature if sightings else None
+        if (told := scheduler.announcement(line.text, signature)) is not None:
+            stamp = next((s.fields["logged_at_local"] for s in sightings if "logged_at_local" in s.fields), line.local)
+            row = told | {"record": f"L{line.number}", "changed_at": line.at, "changed_at_local": stamp}
+            if len(self._announced) < MAX_ANNOUNCED:
+                self._announced.setdefault(tuple(told.values()), row)
+        thrown_bare = bare_exception(line.text)
+        if not sightings and thrown_bare:
+            self._exception(line, *thrown_bare, None)
+            return
+        for sighting in sightings:
+            self.rows.add(line, sighting, exception=thrown_bare[0] if thrown_bare else None)
+        if not sightings and told is None and line.level == "error":
+            self._loose = line.number, self.rows.add(line, Sighting("unknown", {}))
+
+    def _step(self, line: Line, row: dict[str, Any]) -> None:
+        self.steps.append(row | {"record": f"L{line.number}", "rank": line.rank})
+        if line.local is None:
+            line = replace(line, at=row["ended_at"], local=row["ended_at_local"])
+        self.rows.count_step(line, row["step"])
+        if row["is_finite"] is False:
+            self.rows.add(line, Sighting("loss_nan", {"step": row["step"]}))
+
+
+class _Ear(Log):
+    """Hears a single line: the steps that it tells, with what the line itself says of rank and task, and from where they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[dict[str, Any]] = []
+        self.num_lines = 0
+
+    def _of_task(self, line: Line) -> Line:
+        return line
+
+    def _line(self, line: Line, before: str) -> None:
+        self.num_lines += 1
+        super()._line(line, before)
+
+    def _step(self, line: Line, row: dict[str, Any]) -> None:
+        said = {name: getattr(line, name) for name in ("rank", "label", "host", "pid", "group_rank", "level", "is_bare")}
+        self.heard.append(dict.fromkeys(TABLES["progress"].schema) | row | said | {"has_stream": self.num_lines > 0})
+
+
+def hear(raw: str) -> dict[str, Any] | None:
+    """The one step that a line tells, whatever was read before; None where it tells none, or anything else besides.
+
+    Columns of `progress`, and of the line: label, host, pid, group_rank, level, is_bare; `has_stream` = it would count to an open traceback
+    of its writer.
+    """
+    ear = _Ear()
+    ear.take(raw, 1, "")
+    if len(ear.heard) != 1 or ear.num_lines > 1 or ear.has_seen_something:
+        return None
+    return ear.heard[0]
