@@ -78,6 +78,7 @@ _DEMANDS: Mapping[str, str] = {
     "drain_reset": "reset_gpu",
     "reboot": "reboot_host",
 }  # verdicts of the driver
+_DEMANDING: Final = ("repairs", "verdict")  # edges at whose end a line says what is needed: a repair that a reset makes effective
 _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.[0-7])?")
 
 
@@ -231,7 +232,7 @@ def _policy(seen: Scene, root: Record, following: Sequence[tuple[Record, Link]])
     stance = {row["policy"]: row["stance"] for row in rows("policies")}
     if stance.get(policy) == "out":
         return policy
-    asked = [root.recovery, *(r.recovery for r, link in following if link.edge is not None and link.edge.kind == "verdict")]
+    asked = [root.recovery, *(r.recovery for r, link in following if link.edge is not None and link.edge.kind in _DEMANDING)]
     demands = [_DEMANDS[word] for word in asked if word is not None and word in _DEMANDS]
     return demands[-1] if demands else worse[-1] if worse else policy
 
