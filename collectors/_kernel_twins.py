@@ -59,7 +59,7 @@ class Twins:
     def find(self, text: str) -> Twin | None:
         """The twin of a line, with its stamp; None for a line that must be read with care (and may then be learnt)."""
         self._missed = None
-        if len(text) > MAX_LINE or not (found := _USUAL.match(text)):
+        if len(text) > MAX_LINE or text.startswith("{") or not (found := _USUAL.match(text)):
             return None
         priority, us, flags, lead, second, sep, fraction, zone, ctime, tag, uptime = found.groups()
         stamp = NO_STAMP
