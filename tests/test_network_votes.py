@@ -144,6 +144,40 @@ def test_closed_connections_name_a_host_to_look_at_and_no_rank_among_several(tmp
         assert {sign: (f.hosts, f.ranks, f.numbers["candidates"]) for sign, f in found.items()} == {"gone": (("node-2",), (), [4, 5])}
 
 
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] {what} [{peer}]:57021{end}. This is typically caused by a remote worker crashing."
+GLOO_LOST = ("Connection closed by peer", "Read error"), ("", ": Connection reset by peer")
+GLOO_AWAY = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:144] failed to connect, willRetry=0, retry=3, local=[192.0.2.99]:41001, remote=[{peer}]:41212, error=Connection timed out"
+STORE = "[W302 08:12:01.000000000 socket.cpp:697] [c10d] The client socket has failed to connect to [{peer}]:29500 (errno: 110 - Connection timed out)."
+
+
+def test_other_transports_name_the_far_end_in_words_of_their_own(tmp_path: Path) -> None:
+    def raised(speaker: int, text: str) -> list[tuple[int, str]]:
+        frames = [
+            "Traceback (most recent call last):",
+            '  File "/venv/torch/distributed/distributed_c10d.py", line 3252, in all_reduce',
+            "    work.wait()",
+        ]
+        return [(speaker, line) for line in (*frames, text)]
+
+    for what, end in zip(*GLOO_LOST, strict=True):
+        lines = [line for speaker, peer in ONTO_BAD for line in raised(speaker, GLOO.format(what=what, peer=peer, end=end))]
+        assert votes(scene(tmp_path, lines))["gone"].hosts == ("node-2",), what
+    lines = [line for speaker, peer in ONTO_BAD for line in raised(speaker, GLOO_AWAY.format(peer=peer))]
+    assert votes(scene(tmp_path, lines))["accused"].hosts == ("node-2",)
+    found = votes(scene(tmp_path, [(speaker, STORE.format(peer="node-2")) for speaker, _ in ONTO_BAD]))
+    assert {sign: f.hosts for sign, f in found.items()} == {"gone": ("node-2",)}
+
+
+def test_an_object_store_that_refuses_is_no_peer(tmp_path: Path) -> None:
+    text = [
+        "Traceback (most recent call last):",
+        '  File "/venv/botocore/httpsession.py", line 500, in send',
+        "    raise error",
+        "ConnectionResetError: connection to [198.51.100.9]:443 reset by peer",
+    ]
+    assert votes(scene(tmp_path, [(speaker, line) for speaker in (0, 1, 4) for line in text])) == {}
+
+
 def test_closed_connections_of_who_gave_up_itself_are_no_votes(tmp_path: Path) -> None:
     waited = "[rank4]:[E302 08:12:01.000000000 ProcessGroupNCCL.cpp:616] [Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
     assert votes(scene(tmp_path, [(BAD, waited), *(said(speaker, CLOSED, peer) for speaker, peer in ONTO_BAD)])) == {}

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from rca.analyses._faults import kind_of
 from rca.analyses._job_logs import JobLogs, Line
 from rca.types import Tables
 
@@ -32,7 +33,7 @@ _CLOSED: Final = re.compile(r"(?i)connection (?:was )?(?:closed|reset|refused)|b
 _FAR_ENDS: Final = (  # how transports name the far end, with the port behind it
     re.compile(r"(?i)(?:completion from|closed by(?: remote)?|reset by|connection to|from remote) peer:? \[?([\w.:%-]{2,80})"),
     re.compile(r"(?i)(?:\bconnect(?:ion)?(?: to| timeout)?|(?:read|write) error):? \[?([\w.:%-]{2,80})(?=\]|<|:\d| failed)"),
-    re.compile(r"(?i)\bpeer host id:? ?([\w.:-]{2,80})"),
+    re.compile(r"(?i)\bpeer host id:? ?([\w.:-]{2,80})|\bremote=\[?([\w.:%-]{2,80})"),
 )
 _FAR_RANK: Final = re.compile(r"(?i)\b(?:remote|peer)[ _]rank[ :=]{1,3}(\d{1,7})\b")
 _NAME: Final = re.compile(
@@ -43,7 +44,10 @@ _BY_SIGNATURE: Final[Mapping[str, Kind]] = {
     "nccl_net_flush_error": "flushed",
     "nccl_socket_closed": "closed",
     "nccl_connect_refused": "closed",
+    "tcpstore_broken": "closed",
 }
+
+_SOCKETS: Final = ("nccl_socket_closed", "nccl_connect_refused", "nccl_watchdog_timeout", "python_traceback", "unknown")  # the store may not be up yet
 
 
 @dataclass(frozen=True)
@@ -60,15 +64,18 @@ class Report:
 def kind_of_report(line: Line) -> Kind | None:
     """What a line says of a connection: that the transport failed, that the far end closed or refused, that the fault is on the own side.
 
-    None for a line about something else.
+    None for a line about something else, and for a fault of the rank's own (storage refuses connections too).
     """
-    kind = _BY_SIGNATURE.get(line.signature)
+    if kind_of(line) is not None:
+        return None
     if line.signature == "nccl_net_completion_error" or (line.signature == "python_traceback" and _STATUS.search(line.text)):
         status = int(found[1]) if (found := _STATUS.search(line.text)) else None
-        kind = "flushed" if status == FLUSHED else "local" if status in OWN_SIDE or _VERBS.search(line.text) else "transport"
-    elif line.signature in ("python_traceback", "unknown") and _CLOSED.search(line.text):
-        kind = "closed"
-    return "transport" if kind in (None, "closed") and _NO_WAY.search(line.text) else kind
+        return "flushed" if status == FLUSHED else "local" if status in OWN_SIDE or _VERBS.search(line.text) else "transport"
+    if line.signature in _SOCKETS and _NO_WAY.search(line.text):
+        return "transport"
+    if line.signature in ("python_traceback", "unknown"):
+        return "closed" if _CLOSED.search(line.text) else None
+    return _BY_SIGNATURE.get(line.signature)
 
 
 def speaker(line: Line, logs: JobLogs) -> str:
@@ -96,7 +103,7 @@ def _far_end(line: Line) -> str | None:
     """The far end that a line names: an address in its usual form, a machine's first label, or `rank N`; None where it names none."""
     if found := _FAR_RANK.search(line.text):
         return f"rank {int(found[1])}"
-    said = (found[1] for pattern in _FAR_ENDS if (found := pattern.search(line.text)))
+    said = (found[found.lastindex or 0] for pattern in _FAR_ENDS if (found := pattern.search(line.text)))
     return next((end for text in (*said, line.peer or "") if (end := _end(text))), None)
 
 
