@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from rca.catalogues import cached
@@ -50,6 +51,11 @@ _SEL: Final = re.compile(  # ipmitool; FreeIPMI Dec-14-2022
 )
 _EPOCH: Final = re.compile(r"(?P<s>[1-9]\d{9})\.(?P<us>\d{6}) ")  # journal short-unix
 _CLOCK: Final = re.compile(rf"\[?{_TIME}\]?\s+")
+SAME_BOOT_S: Final = 60.0  # two clocks of one boot differ by less: a log may be written late
+_ROUNDS_S: Final = {
+    -1: 86_400.0,
+    5: 366 * 86_400.0,
+}  # where "T" stands in a local stamp (not at all: no date) -> after which it begins anew
 _NUMBERED_MONTH: Final = re.compile(r"(\d{1,2})[月월]")
 _DAY: Final = re.compile(r"(\d{1,2})[.,]?")
 
@@ -159,6 +165,7 @@ def _months() -> tuple[dict[str, int], dict[str, int]]:
     return begun, whole
 
 
+@lru_cache(maxsize=4096)
 def _moment(local: str) -> datetime:
     """A printed stamp on a common scale: what is not given counts as 2000 (which has a 29 February), January, the 1st."""
     if "T" not in local:
@@ -167,11 +174,23 @@ def _moment(local: str) -> datetime:
 
 
 def gap_s(a: Stamp, b: Stamp) -> float | None:
-    """Seconds from `a` to `b` by a clock that both give; None where there is none."""
-    if a.uptime_s is not None and b.uptime_s is not None:
-        return b.uptime_s - a.uptime_s
+    """Seconds from `a` to `b` by a clock that both give; None where there is none.
+
+    The time since boot is the finer clock; where the wall clock contradicts it, the two are of different boots and the longer gap counts.
+    """
+    wall = _wall_gap_s(a, b)
+    if a.uptime_s is None or b.uptime_s is None:
+        return wall
+    since_boot = b.uptime_s - a.uptime_s
+    return since_boot if wall is None or abs(since_boot - wall) <= SAME_BOOT_S else max(since_boot, wall, key=abs)
+
+
+def _wall_gap_s(a: Stamp, b: Stamp) -> float | None:
+    """By the wall clocks: without a year or a day the shorter way round, so that New Year and midnight are no gap."""
     if a.at is not None and b.at is not None:
         return (b.at - a.at).total_seconds()
-    if a.local is not None and b.local is not None and a.local.find("T") == b.local.find("T"):
-        return (_moment(b.local) - _moment(a.local)).total_seconds()
-    return None
+    if a.local is None or b.local is None or (date := a.local.find("T")) != b.local.find("T"):
+        return None
+    gap = (_moment(b.local) - _moment(a.local)).total_seconds() if a.local != b.local else 0.0
+    round_s = _ROUNDS_S.get(date)
+    return gap if round_s is None else (gap + round_s / 2) % round_s - round_s / 2

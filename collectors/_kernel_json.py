@@ -91,8 +91,9 @@ def _messages(value: Object) -> Iterator[tuple[Object, ...]]:
 
 
 def _key(node: Object) -> str | None:
-    """The key of an object's message."""
-    return next((key for key in _MESSAGES if _text(node.get(key)) is not None), None)
+    """The key of an object's message: of several texts the longest, for a short one only says what the other is."""
+    sizes = {key: len(text) for key in _MESSAGES if (text := _text(node.get(key))) is not None}
+    return max(sizes, key=lambda key: sizes[key], default=None)
 
 
 def _at(node: Object, path: Sequence[str]) -> Any:

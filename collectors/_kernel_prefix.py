@@ -26,7 +26,7 @@ _BEGINS: Final = (  # how a line of a log begins
 )
 _NOISE: Final = re.compile(
     r"<(?P<priority>\d{1,3})>|(?:> ?){1,8}|\[pod/[^\]\s]{1,300}\] |std(?:out|err) [FP] |"  # priority; quotation; kubectl --prefix; container runtime
-    r"\[rank\d{1,7}\]:\s?|\[[EWNIXAD]\] |"  # torch; level of GPFS
+    r"\[rank\d{1,7}\]:\s?|\[[EWNIXAD]\] |(?:FATAL|CRIT(?:ICAL)?|ERR(?:OR)?|WARN(?:ING)?|NOTICE|INFO) (?=\S)|"  # torch; levels
     rf"\d{{1,7}}[:\s\-]\s{{0,4}}(?={_BEGINS})|"  # number of an editor's line, or of a srun task
     rf"(?=[^\s:]{{0,200}}(?:/|\.(?:log|txt|out)))[^\s:]{{1,200}}?[:\-](?:\d{{1,9}}[:\-])?(?={_BEGINS})|"  # grep: path, number of the line
     r"[0-9a-f]{1,8} {1,4}\| (?=\d\d/\d\d/|[A-Z][a-z]{2}-\d\d-\d{4})|"  # number in the event log of a management controller
@@ -45,9 +45,13 @@ _FACILITY: Final = re.compile(
 _KERNEL: Final = re.compile(r"(?:(?P<host>[^\s:|\[\]]{1,255}) (?:[a-z0-9]{3,8}\.[a-z]{3,7} )?)?kernel(?:\[\d{1,9}\])?: ?")
 _PROGRAM: Final = re.compile(
     r"(?P<host>[^\s:|\[\]]{1,255}) (?:(?P<program>[\w.@+\-/()]{1,64})\[\d{1,10}\]"
-    r"|klogd|rasdaemon|mcelog|nvidia-fabricmanager|systemd(?:-\w{1,16})?): (?!segfault)"
+    r"|klogd|vmkernel|rasdaemon|mcelog|systemd(?:-\w{1,16})?"
+    r"|nvidia-(?!nvswitch|peermem|modeset|uvm|nvlink)[\w\-]{1,24}|nv-[\w\-]{1,24}): (?!segfault)"
 )
-_DRIVER_OF: Final = re.compile(r"(?P<host>[^\s:|\[\]]{1,255}) (?=(?:NVRM|nvidia-nvswitch\d{1,4}): )")  # a journal without the kernel's tag
+_DRIVER_OF: Final = re.compile(  # a journal without the kernel's tag, a console's log with hosts
+    r"(?!(?i:error|warn|warning|info|crit|critical|fatal|alert|notice|debug) )(?P<host>[^\s:|\[\]]{1,255}) "
+    r"(?=(?:NVRM|nvidia-nvswitch\d{1,4}): |\[\s*\d{1,9}\.\d{6}\])"
+)
 # A name before a whole line of a log: pdsh, dsh, Talos ("host: "), health checks and compose ("host | "), consoles ("host login: ").
 _HOST: Final = re.compile(rf"(?P<host>[A-Za-z0-9][\w.\-]{{0,254}})(?: \|\s+| login: |:(?: +|(?=\[|kern\s*:|<\d))(?={_BEGINS}))")
 _NO_HOST: Final = re.compile(r"kernel|NVRM|dmesg|kmsg|messages|syslog|kern|journal|level|time|ts", re.I)
@@ -55,14 +59,14 @@ _REPEATED: Final = re.compile(r"message repeated (?P<n>\d{1,7}) times: \[ ?(?P<t
 # Where a line of the kernel may begin within a line of a tool: at its stamp, at its tag, or at the driver's own words.
 _INNER: Final = re.compile(
     r"(?P<stamped>(?:<\d{1,3}>)?\[\s*\d{1,9}\.\d{6}\] |(?<!\S)kernel: ?|"
-    r"(?<![\w\-:])(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:))|"
+    r"(?<![\w\-])(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:))|"
     r"NVRM: (?:Xid|GPU|The) |nvidia-nvswitch\d{1,4}: SXid|(?<![A-Za-z])S?Xid\s{0,4}\("
 )
 _LEADS_IN: Final = re.compile(
     r"(?:^|[:|>\])}=,;\-\"'`“]|\b(?:FATAL|CRIT(?:ICAL)?|ERR(?:OR)?|WARN(?:ING)?|ALERT|NOTICE|INFO))\s{0,4}$"
 )  # what a tool puts right before the line that it passes on
 _CITES: Final = re.compile(  # what stands right before a line that is only an example, a pattern or a program's text
-    r"(?i)(?:\b(?:example|sample|e\.g\.|pattern|regexp?|match(?:es)?|description|doc|help|expect(?:ed)?|want|input|query|title|name|test)s?"
+    r"(?i)(?:\b(?:example|sample|e\.g\.|pattern|regexp?|description|doc|help|expect(?:ed)?|want)s?"
     r"[\"'`]?\s{0,4}[:=]{1,2}\s{0,4}[rfb]{0,2}[\"'`]{0,3}|\w\([rfb]{0,2}[\"'`]|\b(?:e?grep|rg|awk|sed|echo|printf|logger|print)\b[^|\n]{0,80})$"
 )
 _QUOTES: Final = {'"': '"', "'": "'", "`": "`", "“": "”"}

@@ -16,7 +16,7 @@ TAG: Final = re.compile(
     r"(?:(?P<host>[^\s:|\[\]]{1,255}) )?(?P<program>[A-Za-z_(][\w.@+\-/()]{0,63})(?P<pid>\[\d{1,10}\])?: (?!segfault at )"
 )
 _BELIEVED: Final = re.compile(
-    r"(?i)kernel|klogd|kmsg|dmesg|(?:r|ng-?)?syslog(?:d|-ng)?|systemd(?:-.*)?"  # the kernel, and who carries its lines
+    r"(?i)(?:vm)?kernel|klogd|kmsg|dmesg|(?:r|ng-?)?syslog(?:d|-ng)?|systemd(?:-.*)?"  # the kernel, and who carries its lines
     r"|nv(?:idia)?[-_].*|nvsm.*|nvsentinel.*|dcgm.*|fabricmanager|gpud.*|.*xid.*"  # of the vendor and for its GPUs
     r"|nhc.*|.*health.*|.*problem-detector|.*monitor(?:d|ing)?"  # checks of a node
     r"|rasdaemon|mcelog|edac.*|abrt.*|ipmi.*|.*bmc.*|sel|thermald|smartd|mdadm|multipathd|watchdog"  # of the machine
