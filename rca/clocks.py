@@ -27,6 +27,7 @@ __all__ = ["UNMEASURED_S", "Clocks", "clocks"]
 UNMEASURED_S: Final = 300.0  # error of a host whose clock nothing bounds: authentication (Kerberos, munge) fails beyond five minutes
 SLACK_S: Final = 240.0  # a stamp and an instant of one file, rank or host may be this far apart and still tell the zone
 MAX_ZONE_S: Final = 14 * 3600
+KILLED: Final = (-9, 137)  # exit codes of a process that was killed
 FIRST_AT, LAST_AT = (
     datetime(2000, 1, 1, tzinfo=UTC),
     datetime(2200, 1, 1, tzinfo=UTC),
@@ -98,7 +99,20 @@ class Clocks:
     @cached_property
     def kernel(self) -> KernelTimes:
         """When, and in which boot, each row of `kernel_events` was."""
-        return kernel_times(self.case, self._span, self._log_zones)
+        return kernel_times(self.case, self._span, self._log_zones, self._kills)
+
+    @cached_property
+    def _kills(self) -> dict[tuple[str, int], datetime]:
+        """(host, process) -> when a log says that it was killed, where it is said of one moment."""
+        rows = self.case.table("log_events").filter(
+            pl.col("pid").is_not_null() & ((pl.col("signal") == "SIGKILL") | pl.col("exit_code").is_in(KILLED))
+        )
+        found: dict[tuple[str, int], list[datetime]] = defaultdict(list)
+        for row in rows.collect().iter_rows(named=True):
+            host, moment = self._host_of.get(row["rank"]) or row["host"], self.at(row)
+            if host is not None and moment is not None:
+                found[host, row["pid"]].append(moment)
+        return {key: min(moments) for key, moments in found.items() if max(moments) - min(moments) < timedelta(seconds=SLACK_S)}
 
     @cached_property
     def _host_of(self) -> dict[int, str]:

@@ -5,9 +5,9 @@
    both name it, or where the same message has the same time since boot.
 3. Lines with an instant and a time since boot tell when that boot was; else what was noted of the host does, for the last boot in each file.
 4. The zone is what brings stamps to instants of the same line (seconds since 1970 beside it, time since a boot that is dated), else of the same
-   message in another file of the host, by a multiple of a quarter of an hour; else what was noted of the host; else what its other files tell; else
-   that of the job's own logs on the host, where the record is not so near the job that another zone would move it into or out of it.
-   A clock put forward or back by an hour in the middle moves it.
+   message in another file of the host, or of the launcher's word that a process was killed, by a multiple of a quarter of an hour; else what was
+   noted of the host; else what its other files tell; else that of the job's own logs on the host, where the record is not so near the job that
+   another zone would move it into or out of it. A clock put forward or back by an hour in the middle moves it.
 5. A year is the one that brings a stamp nearest to a dated one of its file, else to the time of the job, else to the boot of the host.
 
 What this does not place has no instant, and the order of its file. The date of a file is not asked: a copy loses it, and whatever tells the zone
@@ -162,8 +162,11 @@ class _Boots:
         return Placed(later, 1.0 + DRIFT * abs(uptime_s - nearest)) if later is not None else None
 
 
-def kernel_times(case: Tables, span: Instants | None, job_zones: Mapping[str, float]) -> KernelTimes:
-    """Places all rows of `kernel_events`. `span`: first and last instant of the job; `job_zones`: host -> zone, s, of its ranks' logs."""
+def kernel_times(
+    case: Tables, span: Instants | None, job_zones: Mapping[str, float], kills: Mapping[tuple[str, int], datetime]
+) -> KernelTimes:
+    """Places all rows of `kernel_events`. `span`: first and last instant of the job; `job_zones`: host -> zone, s, of its ranks' logs; `kills`:
+    (host, process) -> when a log says that it was killed."""
     tracks, boots = _tracks(case), _Boots()
     for track in tracks:
         _order(track.spots)
@@ -173,6 +176,8 @@ def kernel_times(case: Tables, span: Instants | None, job_zones: Mapping[str, fl
     _date_boots(tracks, boots, noted_boots)
     told = _told(tracks, {}, boots)
     _date_boots_by_twins(tracks, boots, told)
+    killed = _told_kills(tracks, kills)
+    told = killed | told
     for track in tracks:
         _date_stamps(track, boots, told, span, noted_boots.get(track.host or ""))
         _vote(track, boots, told)
@@ -188,6 +193,7 @@ def kernel_times(case: Tables, span: Instants | None, job_zones: Mapping[str, fl
                 by_wall[id(spot)] = found
     _date_boots_by_wall(tracks, by_wall, boots)
     _date_boots_by_twins(tracks, boots, _told(tracks, by_wall, boots))
+    _date_boots_by_twins(tracks, boots, killed)
     placed = {
         (track.evidence_id, spot.record): found
         for track in tracks
@@ -338,7 +344,7 @@ def _date_boots(tracks: Sequence[_Track], boots: _Boots, noted: Mapping[str, dat
 
 
 def _date_boots_by_twins(tracks: Sequence[_Track], boots: _Boots, told: Mapping[tuple[Any, ...], datetime]) -> None:
-    """For boots that nothing dated yet, from the instants of the same messages in other files of the host, where all agree."""
+    """For boots that nothing dated yet, from the instants that other files tell of the same messages, where all agree."""
     found: dict[int, list[datetime]] = defaultdict(list)
     for track in tracks:
         once = _once(track)
@@ -374,6 +380,16 @@ def _told(tracks: Sequence[_Track], by_wall: Mapping[int, Placed], boots: _Boots
             if spot.body is not None and at is not None and track.host is not None:
                 found[track.whose, spot.body].append(at)
     return {key: moments[0] for key, moments in found.items() if len(moments) == 1}
+
+
+def _told_kills(tracks: Sequence[_Track], kills: Mapping[tuple[str, int], datetime]) -> dict[tuple[Any, ...], datetime]:
+    """(host, message) -> when the launcher saw the end of the process that the kernel's message says it killed."""
+    found = {}
+    for track in tracks:
+        for spot in track.spots:
+            if spot.body is not None and spot.body[0] == "oom" and (at := kills.get((track.host or "", spot.body[4] or -1))) is not None:
+                found[track.whose, spot.body] = at
+    return found
 
 
 def _once(track: _Track) -> frozenset[tuple[Any, ...]]:

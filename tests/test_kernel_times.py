@@ -242,6 +242,19 @@ def test_the_zone_of_the_jobs_logs_is_taken_where_it_cannot_mislead(tmp_path: Pa
     assert near is None
 
 
+def test_a_kill_that_the_launcher_saw_dates_the_kernels_log(tmp_path: Path) -> None:
+    """Nothing was noted of the host: the process that both name was killed once."""
+    killed = "Out of memory: Killed process 4242 (python3) total-vm:1kB, anon-rss:2kB, file-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0"
+    told = [*scene(START), (START + timedelta(hours=4), killed)]
+    seen = {"evidence_id": "agent", "rank": 0, "host": "host-a", "pid": 4242, "signature": "process_signal", "signal": "SIGKILL"}
+    kill = {**seen, "logged_at": told[-1][0] + timedelta(seconds=1.5)}
+    for name, text in (("syslog", syslog(told, None, HALF_PAST_FIVE)), ("ring", dmesg(told, BOOT))):
+        assert close(placed(kernel_case(tmp_path, {name: text}, {name: "host-a"}, log_events=[kill]))[name], told, 1.5), name
+        for other in ({"host": "host-b"}, {"pid": 4243}, {"signal": "SIGTERM"}):
+            case = kernel_case(tmp_path, {name: text}, {name: "host-a"}, log_events=[kill | other])
+            assert set(placed(case)[name]) == {None}, (name, other)
+
+
 def test_epochs_of_memory_errors_and_of_lustre(tmp_path: Path) -> None:
     at = datetime(2018, 2, 23, 3, 28, 16, tzinfo=UTC)
     told = scene(at + timedelta(minutes=2), (0, 50))
