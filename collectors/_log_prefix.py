@@ -126,6 +126,9 @@ def parse(raw: str, number: int) -> Line:
     if raw.startswith(_LAUNCHERS, place + (raw[place : place + 1] == " ")):
         said.pop("label", None)  # the scheduler speaks, not the task that it stands beside
     rank, group_rank = _ranks(ranks, said)
+    if rank is not None and group_rank is None and int(said.get("label", 0)) > rank:
+        # A node's number is never above the rank of its processes: the task is the rank, and this one counts inside a group.
+        rank, group_rank = None, rank
     spoken = _spoken(raw, place) if rank is None and group_rank is None and "label" not in said else None
     return Line(
         number=number,

@@ -16,7 +16,7 @@ from typing import Any, Final
 from collectors._log_prefix import plain_host
 from rca.catalogues import cached, rows
 
-__all__ = ["Sighting", "classify", "signal_name", "signal_of_exit", "words"]
+__all__ = ["Sighting", "classify", "numbers_of", "signal_name", "signal_of_exit", "words"]
 
 WRAPPERS: Final = frozenset({"nccl_watchdog_terminated"})  # the text behind the match is the real message
 ENDED_BY_SIGNAL: Final = 128  # shells and containers report 128 + signal number as the exit code
@@ -77,6 +77,13 @@ def _patterns() -> tuple[_Pattern, ...]:
 def words() -> tuple[str, ...]:
     """Lower-case words of which a line holds at least one if any pattern fits it."""
     return tuple(dict.fromkeys(pattern.word for pattern in _patterns()))
+
+
+def numbers_of(text: str) -> set[str]:
+    """Numbers that patterns of which the text holds the word name outright: with another one the text may be of another kind."""
+    lowered = text.lower()
+    plain = (re.sub(r"\{[\d,]*\}", "", pattern.regex.pattern) for pattern in _patterns() if pattern.word in lowered)
+    return {number for source in plain for number in re.findall(r"\d+", source)}
 
 
 def classify(text: str, level: str | None = None) -> list[Sighting]:

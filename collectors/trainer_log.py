@@ -19,10 +19,11 @@ from collectors._lines import Block, blocks, garbage, is_text
 from collectors._log_careful import KERNEL, Log, hear
 from collectors._log_dense import Dense, StepRows
 from collectors._log_json import object_of
-from collectors._log_lines import holding, texts, unwrapped
+from collectors._log_lines import holding, texts
 from collectors._log_prefix import parse, pieces
 from collectors._log_shapes import Lines, Shapes
 from collectors._log_signatures import words
+from collectors._log_wrapped import unwrapped
 from rca.tables import TABLES
 from rca.types import Skip, Source
 
@@ -84,9 +85,9 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         last = block
         lines = Lines(texts(block), block.first, b"\r" in block.data)
         held = holding(lines.texts, _WORDS)
-        dense = Dense(shapes.find(lines, held, tasks_are_ranks=not log.tasks_are_nodes), log)
+        dense = Dense(*shapes.find(lines, held, tasks_are_ranks=not log.tasks_are_nodes), log)
         _read(lines, before, held, dense, log)
-        steps.add(list(dense.count_up(lines)), log.take_steps(), block.first)
+        steps.add(list(dense.count_up()), log.take_steps(), block.first)
         before = lines.texts[-1]
         if steps.num_waiting >= BATCH_ROWS:
             yield TABLES["progress"], steps.take()
@@ -117,7 +118,9 @@ def _read(lines: Lines, before: str, held: Sequence[int], dense: Dense, log: Log
             dense.leave(at)
         were_nodes = log.tasks_are_nodes
         log.take(lines.texts[at], lines.first + at, lines.texts[at - 1] if at else before)
+        needs_more = dense.was_taken(at)
         at += 1
         if log.tasks_are_nodes != were_nodes:  # a number before a line was a rank until here
             dense.leave_tasks(at)
+        if needs_more or log.tasks_are_nodes != were_nodes:
             careful = dense.without(held)

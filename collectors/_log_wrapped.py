@@ -1,0 +1,62 @@
+"""Lines that a terminal broke at its width, put together again: what was copied out of a window has tokens cut in two."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from collectors._log_prefix import parse
+
+__all__ = ["unwrapped"]
+
+MIN_WIDTH, MAX_WIDTH = 60, 400  # of a terminal, characters
+MIN_BROKEN = 2  # lines of the full width that show that lines were broken
+MAX_PARTS = 64  # of one line
+_STANDS_ALONE: Final = re.compile(  # also what is quickly seen to be a prefix: a task, a rank, a stamp
+    r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-| ?(?:iteration|step|epoch|Epoch)\b|\d{1,6}: |\[rank\d{1,7}\]:"
+    r"|\[?\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])[ T](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)"
+)
+_QUOTED: Final = re.compile(r"(?:> ?){1,8}")
+
+
+def unwrapped(lines: list[str]) -> list[str]:
+    """The lines, broken ones put together again; the places of their further parts stay as empty lines.
+
+    Broken are a log where no line is wider and several are just as wide, and a logger's line in it that goes on without a prefix. A blank at
+    the very end of a part may have been lost, then it is one narrower.
+    """
+    if lines and lines[0].endswith("\r"):
+        lines = [line.rstrip("\r") for line in lines]
+    width = max(map(len, lines), default=0)
+    if not MIN_WIDTH <= width <= MAX_WIDTH:
+        return lines
+    full = [place for place, line in enumerate(lines[:-1]) if len(line) >= width - 1]
+    if sum(len(lines[place]) == width for place in full) < MIN_BROKEN:
+        return lines
+    for place in full:
+        head = lines[place]
+        if not head or lines[place + 1][:4] == head[:4] != "> ":  # begins alike: a line of its own
+            continue
+        quote = _QUOTED.match(head)
+        mark = quote[0] if quote else ""
+        whole, narrower, number = head, len(head) < width, place + 1
+        while number < min(len(lines), place + MAX_PARTS):
+            rest = lines[number]
+            part = rest.removeprefix(mark)
+            if len(rest) - len(part) != len(mark) or not _goes_on(head, part, is_sure=not narrower):
+                break
+            whole += (" " if narrower and part[:1] != " " else "") + part
+            lines[number] = ""
+            number += 1
+            if len(rest) < width - 1:
+                break
+            narrower = len(rest) < width
+        lines[place] = whole
+    return lines
+
+
+def _goes_on(head: str, part: str, *, is_sure: bool) -> bool:
+    """Whether a line is a further part of the logger's line `head`. `is_sure`: the part before it has the full width."""
+    if not part or part[:2] == "  " or (part[0] in " \t" and not (is_sure and part[1:2].isalnum())) or _STANDS_ALONE.match(part):
+        return False
+    return part[:4] != head[:4] and parse(head, 0).is_logged and parse(part, 0).is_bare
