@@ -6,14 +6,12 @@ One that is taken back ("window postponed") or that lies ahead ("tomorrow") is n
 
 from __future__ import annotations
 
-import csv
 import re
-from functools import lru_cache
-from importlib import resources
 from typing import Any, Final
 
 from collectors._log_lines import holds
 from collectors._log_prefix import plain_host
+from rca.catalogues import cached, rows
 
 __all__ = ["WORDS", "announcement"]
 
@@ -55,10 +53,9 @@ _ACTORS: Final = (
 _NODE: Final = re.compile(r"(?i)\b(?:node|host)s?[:= ]+(?P<host>[a-z][\w.-]*\d[\w-]*)")
 
 
-@lru_cache(maxsize=1)
+@cached
 def _states() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    text = resources.files("rca.catalogue").joinpath("announcements.csv").read_text("utf-8")
-    return tuple((row["state"], re.compile(row["pattern"], re.IGNORECASE)) for row in csv.DictReader(text.splitlines()))
+    return tuple((row["state"], re.compile(row["pattern"], re.IGNORECASE)) for row in rows("announcements"))
 
 
 def announcement(text: str, signature: str | None) -> dict[str, Any] | None:

@@ -34,6 +34,7 @@ _OF_CAUSE = {  # where more can be said than of the action
     "data_stall": "the loader got no data: see whether the storage behind it answers, then restart",
     "storage_stall": "storage did not answer: see whether it does now, or has room, then restart",
     "slow_rank": "every step waits for this rank: replace its host, or go on slower until there is a spare",
+    "config_drift": "this host runs other versions than its peers, and nothing else explains it: bring it in line or leave it out, then restart",
     "planned_stop": "stopped on purpose: start it again when the reason is over",
     "preemption": "the scheduler took the nodes: it goes on when it gets nodes again",
 }
@@ -105,7 +106,7 @@ def _because(verdict: Verdict, roster: Roster, action: str, findings: Sequence[F
         return "state after the fault cannot be trusted; which chip is wrong is open: replay on all hosts (rca replay plan) before any is used again"
     if verdict.data and action == "quarantine_data":
         return f"the same sample would fail again: leave out {_samples(verdict.data)} and restart"
-    if action == "human" and verdict.ranks:
+    if action == "human" and verdict.ranks and verdict.cause == "unknown":
         return "who failed first is clear, why is not: take stacks (with --native) and the log of this rank before restarting"
     fitting = sorted({rank for f in findings for rank in f.numbers.get("candidates", ())})
     if action == "human" and fitting:

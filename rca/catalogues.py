@@ -52,7 +52,6 @@ FILES: Final[Mapping[str, _File]] = {
     "authorities": _File(("column", "value"), ("who", "stance")),
     "kernel_lines": _File(("pattern",), ("kind", "markers"), is_ordered=True),
     "log_patterns": _File(("pattern",), ("signature", "word"), is_ordered=True),
-    "announcements": _File(("pattern",), ("state",), is_ordered=True),
     "group_kinds": _File(("pattern",), ("kind",), is_ordered=True),
     "nvlink5": _File(("xid", "units", "word_since_575", "error_status"), ("word_before_575", "severity", "action", "peer")),
     "months": _File(("month",)),

@@ -213,12 +213,35 @@ def test_policy_decides_the_advice_and_the_answer_says_whose_it_was(tmp_path: Pa
     assert "authorities differ on Xid 94: leave it in use: NVIDIA (restart_app)" in " ".join(text.split())
 
 
-def test_what_a_site_knows_of_lines_counts_when_they_are_read(tmp_path: Path) -> None:
+def test_what_a_site_knows_of_a_number_counts(tmp_path: Path) -> None:
     folder = site(tmp_path / "site", xid="code,name,role,cause,policy\n901,our own number,root,gpu_fault,replace_host\n")
     evidence = Rack(num_hosts=1, gpus=HGX).xid(5, 0.0, 901, "something of ours").write(tmp_path / "evidence")
     before, after = call("diagnose", evidence, "--json").doc, call("diagnose", evidence, "--site", folder, "--json").doc
     assert before["advice"]["evict"]["hosts"] == []
     assert (after["verdict"]["cause"], after["advice"]["evict"]["hosts"]) == ("gpu_fault", ["host-00"])
+
+
+def test_what_a_site_knows_of_lines_counts_when_they_are_read(tmp_path: Path) -> None:
+    folder = site(
+        tmp_path / "site",
+        kernel_lines="pattern,kind,markers,severity\nfrobnicator (?P<device>\\w+) has burnt,storage,frobnicator,\n",
+        log_patterns="pattern,signature,word\nourlib: rank (?P<rank>\\d+) left us,process_signal,ourlib\n",
+    )
+    evidence = (
+        Rack(num_hosts=1, gpus=HGX)
+        .say("host-00", 1.0, "frobnicator disk7 has burnt")
+        .write(tmp_path / "evidence", logs_of={0: [(-3.0, "INFO [rank0] step 1 loss 2.0"), (2.0, "ERROR [rank0] ourlib: rank 6 left us")]})
+    )
+
+    def told() -> tuple[list[str], list[str]]:
+        tables = call("inspect", evidence, "--json", "--table", "kernel_events", "--table", "log_events").doc["tables"]
+        return [row["device"] for row in tables["kernel_events"]], [row["signature"] for row in tables["log_events"] if row["rank"] == 6]
+
+    assert told() == ([], [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RCA_SITE", str(folder))
+        assert told() == (["disk7"], ["process_signal"])
+    assert told() == ([], [])
 
 
 # The verb
