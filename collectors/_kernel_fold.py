@@ -55,11 +55,12 @@ class _Row:
     boot_id: str | None
     num_folded: int
     is_rate_limited: bool
+    fits_again: bool = True  # one more line with the stamp `last`: not where only the change of clocks hid how old the row is
 
     def fits(self, stamp: Stamp) -> bool:
         """Whether a line of that time belongs to the burst; lines without a common clock do."""
-        if stamp is self.last:  # of a clock of whole seconds; it did fit
-            return True
+        if stamp is self.last:  # of a clock of whole seconds
+            return self.fits_again
         silence, age = gap_s(self.last, stamp), gap_s(self.first, stamp)
         return silence is None or age is None or (abs(silence) <= BURST_S and abs(age) <= ROW_S)
 
@@ -71,7 +72,7 @@ class _Row:
             gap = gap_s(self.first, stamp)
             if gap is not None and gap < 0:  # a reversed file
                 self.first = stamp
-            self.last = stamp
+            self.last, self.fits_again = stamp, gap is None or gap <= ROW_S
         if plan.event.is_lower_bound:
             self.is_rate_limited = True
         if plan.settled is not self.event:
@@ -152,7 +153,7 @@ class Folder:
         elif event.kind == "oom" and row.event.what == "asked":  # who is killed is the event, not who asked for memory
             self._open.pop(_key(row.event, line.host), None)
             row.event = event
-            row.number, row.first, row.last = number, line.stamp, line.stamp
+            row.number, row.first, row.last, row.fits_again = number, line.stamp, line.stamp, True
         else:
             row.take(plan, line)
             if event.kind == "xid" and row.event.kind == "bus_loss":  # the same loss, now with its number

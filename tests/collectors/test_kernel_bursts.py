@@ -82,6 +82,13 @@ BODIES = (
 )
 
 
+# The journal's instant between two local times hides that half an hour lies between them, until the next line.
+TWO_CLOCKS = "\n".join(
+    prefix.format(s=1_772_439_127, us=0, m=m, r=9, h=1) + BODIES[0].format(d=1, p=1) + ('"}' if prefix.startswith("{") else "")
+    for prefix, m in ((PREFIXES[5], 15), (PREFIXES[-2], 15), (PREFIXES[5], 46), (PREFIXES[5], 46), (PREFIXES[5], 46))
+)
+
+
 def log(seed: int) -> str:
     """A log in which few texts come again and again: close together, after a silence, backwards."""
     draw = random.Random(seed)
@@ -114,6 +121,7 @@ def by_line(source: Source) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 1 << 40).map(log))
 @example("\n".join(f"[{at}.000000] [10.000000] NVRM: Xid (PCI:0000:18:00): 31, pid=1" for at in (10, 10, 500, 501)))
+@example(TWO_CLOCKS)
 def test_lines_read_once_for_all_their_likes_give_the_same_rows(tmp_path: Path, text: str) -> None:
     tables, _ = rows_of(xid, source := source_of(tmp_path, text.encode(), "kernel.log"))
     events, logs = by_line(source)
