@@ -16,45 +16,26 @@ has a date of its own.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any, Final
 
+from rca.kernel_tracks import DRIFT, SAME_BOOT_S, Boots, Placed, Spot, Track, after, sane, seams_of, tracks_of
 from rca.local_time import chained, filled, whole_zone
 from rca.types import Tables
 
 __all__ = ["KernelTimes", "Placed", "kernel_times"]
 
-SLACK_S: Final = (
-    240.0  # a stamp and an instant of one line, or message, may be this far apart and still tell the zone: a time-out is told late
-)
-FALL_S: Final = 1.0  # CPUs hand in their messages out of order by less
-SAME_BOOT_S: Final = 5.0  # two lines whose clocks differ from their time since boot by the same, within this, are of one boot
+SLACK_S: Final = 240.0  # two clocks of one line, or message, may be so far apart and still tell the zone: a time-out is told late
 STARTING_S, LATE_START_S = 120.0, 60.0  # so long after its start a kernel may be without a logging daemon, and its lines so late
-DRIFT: Final = 1e-4  # the kernel's own clock is not corrected: it may lose so much of the time that it counts
-HOUR_S: Final = 3600.0
-LEAST_BACK_S: Final = 60.0  # lines of one host are not written later than the next one by more
-NIGHT_H: Final = 4  # the hour of a Sunday before which summer time ends
-SUNDAY: Final = 6
 MAX_ZONE: Final = timedelta(hours=14)
 AROUND: Final = timedelta(minutes=10)  # a record so near the job is of its time
 YEARS_BACK: Final = 8  # of a stamp without year: so many are tried, for a 29 February
-FIRST_AT, LAST_AT = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 Instants = tuple[datetime, datetime]
 Key = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The instant of a record (UTC) and how far off it may be against its host's clock, s."""
-
-    at: datetime
-    error_s: float
 
 
 @dataclass(frozen=True)
@@ -72,106 +53,12 @@ class KernelTimes:
     hostless: frozenset[Key]
 
 
-@dataclass(slots=True)
-class _Spot:
-    """A line with a stamp: a record, or (record None) one that only tells of clocks."""
-
-    place: tuple[int, ...]
-    record: str | None
-    at: datetime | None
-    text: str | None
-    uptime_s: float | None
-    boot_id: str | None = None
-    body: tuple[Any, ...] | None = None
-    kind: str | None = None  # of a line that tells of clocks
-    epoch: datetime | None = None  # told by the message, beside the line's own clock
-    local: datetime | None = None
-    boot: int = -1
-
-    @property
-    def wall(self) -> datetime | None:
-        """Its clock as naive time, in whatever zone."""
-        return self.at.replace(tzinfo=None) if self.at is not None else self.local
-
-
-@dataclass
-class _Track:
-    """What one file says of one host, in the order of time. `votes`: place in it -> zone, s."""
-
-    evidence_id: str
-    host: str | None
-    spots: list[_Spot]
-    votes: dict[int, float] = field(default_factory=dict)
-    seams: list[tuple[int, float]] = field(default_factory=list)
-
-    @property
-    def whose(self) -> str:
-        """The host, or the file where it names none."""
-        return f"host {self.host}" if self.host is not None else f"file {self.evidence_id}"
-
-    def zones(self) -> list[float | None]:
-        """The zone at each place, from the votes before and after it; None where there are none, or they contradict each other."""
-        moved, by, seams = [], 0.0, dict(self.seams)
-        for place in range(len(self.spots)):
-            by += seams.get(place, 0.0)
-            moved.append(by)
-        before: list[float | None] = []
-        vote = None
-        for place in range(len(self.spots)):
-            vote = self.votes[place] - moved[place] if place in self.votes else vote
-            before.append(vote)
-        found: list[float | None] = [None] * len(self.spots)
-        vote = None
-        for place in range(len(self.spots) - 1, -1, -1):
-            vote = self.votes[place] - moved[place] if place in self.votes else vote
-            told = {zone for zone in (before[place], vote) if zone is not None}
-            found[place] = told.pop() + moved[place] if len(told) == 1 else None
-        return found
-
-
-class _Boots:
-    """Which stretches of files are of one boot, and when that boot was, as (time since boot, instant) pairs."""
-
-    def __init__(self) -> None:
-        self._parent: list[int] = []
-        self.pairs: dict[int, list[tuple[float, datetime]]] = defaultdict(list)
-        self.noted: set[int] = set()  # dated by what was noted of the host alone
-
-    def new(self) -> int:
-        self._parent.append(len(self._parent))
-        return self._parent[-1]
-
-    def find(self, boot: int) -> int:
-        while self._parent[boot] != boot:
-            self._parent[boot] = self._parent[self._parent[boot]]
-            boot = self._parent[boot]
-        return boot
-
-    def join(self, one: int, two: int) -> None:
-        low, high = sorted((self.find(one), self.find(two)))
-        self._parent[high] = low
-
-    def instant(self, boot: int, uptime_s: float) -> Placed | None:
-        """When it was, by the pair with the nearest time since boot."""
-        pairs = self.pairs.get(self.find(boot))
-        if not pairs:
-            return None
-        place = bisect_left(pairs, uptime_s, key=lambda pair: pair[0])
-        nearest, at = min(pairs[max(0, place - 1) : place + 1], key=lambda pair: abs(pair[0] - uptime_s))
-        later = _after(at, uptime_s - nearest)
-        return Placed(later, 1.0 + DRIFT * abs(uptime_s - nearest)) if later is not None else None
-
-
 def kernel_times(
     case: Tables, span: Instants | None, job_zones: Mapping[str, float], kills: Mapping[tuple[str, int], datetime]
 ) -> KernelTimes:
     """Places all rows of `kernel_events`. `span`: first and last instant of the job; `job_zones`: host -> zone, s, of its ranks' logs; `kills`:
     (host, process) -> when a log says that it was killed."""
-    tracks, boots = _tracks(case), _Boots()
-    for track in tracks:
-        _order(track.spots)
-        _split(track.spots, boots)
-    _join(tracks, boots)
+    tracks, boots = tracks_of(case)
     noted_boots, noted_zones = _noted(case)
     _date_boots(tracks, boots, noted_boots)
     told = _told(tracks, {}, boots)
@@ -181,7 +68,7 @@ def kernel_times(
     for track in tracks:
         _date_stamps(track, boots, told, span, noted_boots.get(track.host or ""))
         _vote(track, boots, told)
-        track.seams = _seams(track.spots)
+        track.seams = seams_of(track.spots)
     _drop_contradicted(tracks, boots)
     zones = _zones_of_hosts(tracks)
     by_wall: dict[int, Placed] = {}
@@ -206,112 +93,12 @@ def kernel_times(
     return KernelTimes(placed, numbers, zones | noted_zones, order, frozenset(hostless))
 
 
-def _tracks(case: Tables) -> list[_Track]:
-    """The records, and what the same files tell of clocks, by file and host and place."""
-    spots: dict[tuple[str, str | None], list[_Spot]] = defaultdict(list)
-    said = ["kind", "code", "gpu", "device", "pid", "link", "message"]
-    rows = case.table("kernel_events").select("evidence_id", "host", "record", "logged_at", "logged_at_local", "uptime_s", "boot_id", *said)
-    for id_, host, record, at, text, uptime, boot, *body in rows.collect().iter_rows():
-        spots[id_, host].append(_Spot(_place(record), record, _sane(at), text, uptime, boot, tuple(body)))
-    anchors = case.table("clock_anchors").select("evidence_id", "host", "record", "told_at", "told_at_local", "uptime_s", "boot_id", "kind")
-    for id_, host, record, at, text, uptime, boot, kind in anchors.collect().iter_rows():
-        own, epoch = (None, _sane(at)) if kind == "epoch" else (_sane(at), None)
-        spot = _Spot(_place(record), None, own, text, uptime, boot, None, kind, epoch)
-        of_file = [key for key in spots if key[0] == id_] if host is None and kind == "boot" else []  # a separator between entries
-        for key in of_file or [(id_, host)]:
-            spots[key].append(replace(spot))
-    return [
-        _Track(id_, host, sorted(found, key=lambda spot: (spot.place, spot.record or "")))
-        for (id_, host), found in sorted(spots.items(), key=lambda item: (item[0][0], item[0][1] or ""))
-    ]
-
-
-def _order(spots: list[_Spot]) -> None:
-    """Turns a list round that falls more often than it rises; by clocks, as times since boot also fall with a new boot."""
-    _preliminary(spots)
-    signs = [sign for one, two in pairwise(spot for spot in spots if spot.wall is not None) if (sign := _rises(one, two))]
-    falls, rises = signs.count(-1), signs.count(1)
-    if not signs:
-        ups = [spot.uptime_s for spot in spots if spot.uptime_s is not None]
-        falls, rises = sum(b < a for a, b in pairwise(ups)), sum(b > a for a, b in pairwise(ups))
-        falls = falls if falls > 2 and not rises else 0
-    if falls > rises:
-        spots.reverse()
-
-
-def _preliminary(spots: Sequence[_Spot]) -> None:
-    """Stamps without year in some leap year, only to compare them."""
-    texts = [spot.text for spot in spots]
-    first = next((place for place, text in enumerate(texts) if text is not None), None)
-    near = {first: datetime(2000, 7, 1)} if first is not None else {}
-    for spot, local in zip(spots, chained(texts, near), strict=True):
-        spot.local = local
-
-
-def _rises(one: _Spot, two: _Spot) -> int:
-    """1, -1 by the clocks of two lines; where the time since boot rises a fall of the clock is a clock put back, and no turned file."""
-    if one.wall is None or two.wall is None or one.wall == two.wall:
-        return 0
-    if two.wall > one.wall:
-        return 1
-    has_uptime = one.uptime_s is not None and two.uptime_s is not None
-    return 1 if has_uptime and (two.uptime_s or 0) > (one.uptime_s or 0) else -1
-
-
-def _split(spots: Sequence[_Spot], boots: _Boots) -> None:
-    """Numbers the boots along a file."""
-    boot = boots.new()
-    highest: _Spot | None = None  # of the times since this boot
-    boot_id: str | None = None
-    is_empty = True
-    for spot in spots:
-        is_new = spot.kind == "boot" and not is_empty
-        is_new |= spot.boot_id is not None and boot_id is not None and spot.boot_id != boot_id
-        if highest is not None and spot.uptime_s is not None and spot.uptime_s < (highest.uptime_s or 0) - FALL_S:
-            is_new |= not _is_late(highest, spot)
-        if is_new:
-            boot, highest, boot_id = boots.new(), None, None
-        spot.boot = boot
-        boot_id, is_empty = spot.boot_id or boot_id, False
-        if spot.uptime_s is not None and (highest is None or spot.uptime_s > (highest.uptime_s or 0)):
-            highest = spot
-
-
-def _is_late(last: _Spot, spot: _Spot) -> bool:
-    """Whether a line with a smaller time since boot is of the same boot: its clock lies behind by as much (a file told twice)."""
-    if last.wall is None or spot.wall is None or (last.at is None) != (spot.at is None):
-        return False
-    apart = (last.wall - spot.wall).total_seconds() - ((last.uptime_s or 0) - (spot.uptime_s or 0))
-    return abs(apart) <= SAME_BOOT_S
-
-
-def _join(tracks: Sequence[_Track], boots: _Boots) -> None:
-    """One boot for what names the same, and for what holds the same message at the same time since boot."""
-    names: dict[int, set[str]] = defaultdict(set)
-    for track in tracks:
-        for spot in track.spots:
-            if spot.boot_id is not None:
-                names[spot.boot].add(spot.boot_id)
-    seen: dict[tuple[Any, ...], int] = {}
-    for track in tracks:
-        for spot in track.spots:
-            keys: list[tuple[Any, ...]] = [(track.whose, spot.boot_id)] if spot.boot_id is not None else []
-            if spot.body is not None and spot.uptime_s is not None and spot.uptime_s > FALL_S:
-                keys.append((track.whose, spot.body, round(spot.uptime_s, 3)))
-            for key in keys:
-                other = seen.setdefault(key, spot.boot)
-                one, two = boots.find(other), boots.find(spot.boot)
-                if one != two and not (names[one] and names[two] and names[one] != names[two]):
-                    boots.join(one, two)
-                    names[boots.find(one)] = names[one] | names[two]
-
-
 def _noted(case: Tables) -> tuple[dict[str, datetime], dict[str, float]]:
     """host -> when it booted, and its zone: where all that was noted of the host agrees."""
     booted: dict[str, list[datetime]] = defaultdict(list)
     zones: dict[str, set[float]] = defaultdict(set)
     for host, boot, zone in case.table("hosts").select("host", "boot_at", "zone_offset_s").unique().collect().iter_rows():
-        if host is not None and boot is not None and _sane(boot) is not None:
+        if host is not None and boot is not None and sane(boot) is not None:
             booted[host].append(boot)
         if host is not None and zone is not None:
             zones[host].add(zone)
@@ -321,14 +108,14 @@ def _noted(case: Tables) -> tuple[dict[str, datetime], dict[str, float]]:
     )
 
 
-def _date_boots(tracks: Sequence[_Track], boots: _Boots, noted: Mapping[str, datetime]) -> None:
+def _date_boots(tracks: Sequence[Track], boots: Boots, noted: Mapping[str, datetime]) -> None:
     """Pairs from lines with an instant and a time since boot; for a last boot without one what was noted of the host, else the latest boot that
     an epoch in a message allows: what it tells of happened before the line was written."""
     late: dict[int, list[datetime]] = defaultdict(list)
     for boot, spot in ((boots.find(spot.boot), spot) for track in tracks for spot in track.spots if spot.uptime_s is not None):
         if spot.at is not None:
             boots.pairs[boot].append((spot.uptime_s or 0.0, spot.at))
-        elif spot.epoch is not None and (began := _after(spot.epoch, -(spot.uptime_s or 0.0))) is not None:
+        elif spot.epoch is not None and (began := after(spot.epoch, -(spot.uptime_s or 0.0))) is not None:
             late[boot].append(began)
     lasts = [(track, boots.find(track.spots[-1].boot)) for track in tracks]
     early = {boot for track, last in lasts for spot in track.spots if (boot := boots.find(spot.boot)) != last}
@@ -343,7 +130,7 @@ def _date_boots(tracks: Sequence[_Track], boots: _Boots, noted: Mapping[str, dat
         pairs.sort()
 
 
-def _date_boots_by_twins(tracks: Sequence[_Track], boots: _Boots, told: Mapping[tuple[Any, ...], datetime]) -> None:
+def _date_boots_by_twins(tracks: Sequence[Track], boots: Boots, told: Mapping[tuple[Any, ...], datetime]) -> None:
     """For boots that nothing dated yet, from the instants that other files tell of the same messages, where all agree."""
     found: dict[int, list[datetime]] = defaultdict(list)
     for track in tracks:
@@ -351,14 +138,14 @@ def _date_boots_by_twins(tracks: Sequence[_Track], boots: _Boots, told: Mapping[
         for spot in track.spots:
             boot, at = boots.find(spot.boot), told.get((track.whose, spot.body))
             if at is not None and spot.uptime_s is not None and spot.body in once and boot not in boots.pairs:
-                began = _after(at, -spot.uptime_s)
+                began = after(at, -spot.uptime_s)
                 found[boot] += [began] if began is not None else []
     for boot, moments in found.items():
         if (max(moments) - min(moments)).total_seconds() <= SAME_BOOT_S:
             boots.pairs[boot] = [(0.0, min(moments))]
 
 
-def _drop_contradicted(tracks: Sequence[_Track], boots: _Boots) -> None:
+def _drop_contradicted(tracks: Sequence[Track], boots: Boots) -> None:
     """Takes away what was noted of a host's boot from a stretch whose own clock no zone brings to it: it is of another boot."""
     fits: dict[int, bool] = {}
     for track in tracks:
@@ -370,7 +157,7 @@ def _drop_contradicted(tracks: Sequence[_Track], boots: _Boots) -> None:
         del boots.pairs[boot]
 
 
-def _told(tracks: Sequence[_Track], by_wall: Mapping[int, Placed], boots: _Boots) -> dict[tuple[Any, ...], datetime]:
+def _told(tracks: Sequence[Track], by_wall: Mapping[int, Placed], boots: Boots) -> dict[tuple[Any, ...], datetime]:
     """(host, message) -> its instant, where exactly one file tells it, exactly once, with an instant."""
     found: dict[tuple[Any, ...], list[datetime]] = defaultdict(list)
     for track in tracks:
@@ -382,7 +169,7 @@ def _told(tracks: Sequence[_Track], by_wall: Mapping[int, Placed], boots: _Boots
     return {key: moments[0] for key, moments in found.items() if len(moments) == 1}
 
 
-def _told_kills(tracks: Sequence[_Track], kills: Mapping[tuple[str, int], datetime]) -> dict[tuple[Any, ...], datetime]:
+def _told_kills(tracks: Sequence[Track], kills: Mapping[tuple[str, int], datetime]) -> dict[tuple[Any, ...], datetime]:
     """(host, message) -> when the launcher saw the end of the process that the kernel's message says it killed."""
     found = {}
     for track in tracks:
@@ -392,7 +179,7 @@ def _told_kills(tracks: Sequence[_Track], kills: Mapping[tuple[str, int], dateti
     return found
 
 
-def _once(track: _Track) -> frozenset[tuple[Any, ...]]:
+def _once(track: Track) -> frozenset[tuple[Any, ...]]:
     """Messages that a file holds once."""
     counts: dict[tuple[Any, ...], int] = defaultdict(int)
     for spot in track.spots:
@@ -401,12 +188,12 @@ def _once(track: _Track) -> frozenset[tuple[Any, ...]]:
     return frozenset(body for body, count in counts.items() if count == 1)
 
 
-def _by_boot(spot: _Spot, boots: _Boots) -> datetime | None:
+def _by_boot(spot: Spot, boots: Boots) -> datetime | None:
     found = boots.instant(spot.boot, spot.uptime_s) if spot.uptime_s is not None else None
     return found.at if found is not None else None
 
 
-def _known(track: _Track, boots: _Boots, told: Mapping[tuple[Any, ...], datetime]) -> Iterator[tuple[int, datetime, float]]:
+def _known(track: Track, boots: Boots, told: Mapping[tuple[Any, ...], datetime]) -> Iterator[tuple[int, datetime, float]]:
     """Places with a stamp without zone whose instant is told otherwise (in the same line, by its boot, by the same message elsewhere), and how far
     the two may be apart, s."""
     once = _once(track)
@@ -423,7 +210,7 @@ def _known(track: _Track, boots: _Boots, told: Mapping[tuple[Any, ...], datetime
 
 
 def _date_stamps(
-    track: _Track, boots: _Boots, told: Mapping[tuple[Any, ...], datetime], span: Instants | None, booted: datetime | None
+    track: Track, boots: Boots, told: Mapping[tuple[Any, ...], datetime], span: Instants | None, booted: datetime | None
 ) -> None:
     """Gives the stamps their years (and days)."""
     texts = [spot.text for spot in track.spots]
@@ -455,7 +242,7 @@ def _nearest(texts: Sequence[str | None], span: Instants | None) -> list[datetim
     return best[1] if best is not None else [None] * len(texts)
 
 
-def _vote(track: _Track, boots: _Boots, told: Mapping[tuple[Any, ...], datetime]) -> None:
+def _vote(track: Track, boots: Boots, told: Mapping[tuple[Any, ...], datetime]) -> None:
     """What the lines whose instant is told otherwise say of the zone."""
     for place, at, slack in _known(track, boots, told):
         local = track.spots[place].local
@@ -464,34 +251,7 @@ def _vote(track: _Track, boots: _Boots, told: Mapping[tuple[Any, ...], datetime]
             track.votes[place] = zone
 
 
-def _seams(spots: Sequence[_Spot]) -> list[tuple[int, float]]:
-    """Where the clock was put forward or back by an hour, and by what."""
-    found = []
-    last: _Spot | None = None
-    was_set = False  # by hand or by a time server: no summer time
-    for place, spot in enumerate(spots):
-        was_set |= spot.kind == "set"
-        if spot.local is None:
-            continue
-        if last is not None and (by := _moved_by(last, spot)) and not was_set:
-            found.append((place, by))
-        last, was_set = spot, False
-    return found
-
-
-def _moved_by(one: _Spot, two: _Spot) -> float:
-    """3600, -3600 or 0, s: by the time since boot of both lines; without one only a step back in the night of a Sunday shows."""
-    if one.local is None or two.local is None or one.boot != two.boot:
-        return 0.0
-    apart = (two.local - one.local).total_seconds()
-    if one.uptime_s is not None and two.uptime_s is not None:
-        extra = apart - (two.uptime_s - one.uptime_s)
-        return HOUR_S if abs(extra - HOUR_S) <= SAME_BOOT_S else -HOUR_S if abs(extra + HOUR_S) <= SAME_BOOT_S else 0.0
-    is_night = two.local.weekday() == SUNDAY and two.local.hour < NIGHT_H and one.local.hour < NIGHT_H
-    return -HOUR_S if is_night and -HOUR_S - SLACK_S <= apart < -LEAST_BACK_S else 0.0
-
-
-def _zones_of_hosts(tracks: Sequence[_Track]) -> dict[str, float]:
+def _zones_of_hosts(tracks: Sequence[Track]) -> dict[str, float]:
     """host -> zone, where all its files that tell one tell the same."""
     found: dict[str, set[float]] = defaultdict(set)
     for track in tracks:
@@ -500,7 +260,7 @@ def _zones_of_hosts(tracks: Sequence[_Track]) -> dict[str, float]:
     return {host: next(iter(zones)) for host, zones in found.items() if len(zones) == 1}
 
 
-def _take_zone(track: _Track, noted: Mapping[str, float], told: Mapping[str, float], job: Mapping[str, float]) -> bool:
+def _take_zone(track: Track, noted: Mapping[str, float], told: Mapping[str, float], job: Mapping[str, float]) -> bool:
     """Gives a file that tells no zone that of its host, as of the file's end. True where it is that of the job's logs, which is a guess."""
     if track.votes or track.host is None:
         return False
@@ -518,21 +278,23 @@ def _is_doubtful(at: datetime, span: Instants | None) -> bool:
     return span[0] - MAX_ZONE <= at <= span[1] + MAX_ZONE
 
 
-def _by_wall(spot: _Spot, zone: float | None) -> Placed | None:
+def _by_wall(spot: Spot, zone: float | None) -> Placed | None:
     """The instant of a line by its clock alone."""
     at = spot.at
     if at is None and spot.local is not None and zone is not None:
-        at = _after(spot.local.replace(tzinfo=UTC), -zone)
+        at = after(spot.local.replace(tzinfo=UTC), -zone)
     return Placed(at, 1e-3 if at.microsecond else 1.0) if at is not None else None
 
 
-def _date_boots_by_wall(tracks: Sequence[_Track], by_wall: Mapping[int, Placed], boots: _Boots) -> None:
-    """For boots that nothing dated yet, from lines with a stamp and a time since boot."""
+def _date_boots_by_wall(tracks: Sequence[Track], by_wall: Mapping[int, Placed], boots: Boots) -> None:
+    """For boots that nothing dated yet, or a note of the host alone (from which the kernel's clock drifts), from lines with a stamp and a time since
+    boot."""
     told: dict[int, list[tuple[float, datetime]]] = defaultdict(list)
     for track in tracks:
         for spot in track.spots:
             boot, found = boots.find(spot.boot), by_wall.get(id(spot))
-            if spot.uptime_s is not None and found is not None and boot not in boots.pairs:
+            is_open = boot not in boots.pairs or (boot in boots.noted and (spot.uptime_s or 0.0) >= STARTING_S)
+            if spot.uptime_s is not None and found is not None and is_open:
                 told[boot].append((spot.uptime_s, found.at))
     for boot, pairs in told.items():
         boots.pairs[boot] = [pair for group in _agreeing(sorted(pairs)) for pair in group]
@@ -541,21 +303,22 @@ def _date_boots_by_wall(tracks: Sequence[_Track], by_wall: Mapping[int, Placed],
 def _agreeing(pairs: Sequence[tuple[float, datetime]]) -> Iterator[list[tuple[float, datetime]]]:
     """Pairs whose stamps, cut to whole seconds, fit one start of the kernel: with it they get the fraction of the second back."""
     group: list[tuple[float, datetime]] = []
+    start = pairs[0][1]
     low = high = 0.0
     for uptime, at in pairs:
-        began = (at - FIRST_AT).total_seconds() - uptime
+        began = (at - start).total_seconds() - uptime
         width = 1e-3 if at.microsecond else 1.0
         if group and max(low, began) <= min(high, began + width):
             low, high = max(low, began), min(high, began + width)
         else:
             if group:
-                yield [(up, FIRST_AT + timedelta(seconds=low + up)) for up, _ in group]
+                yield [(up, start + timedelta(seconds=low + up)) for up, _ in group]
             group, low, high = [], began, began + width
         group.append((uptime, at))
-    yield [(up, FIRST_AT + timedelta(seconds=low + up)) for up, _ in group]
+    yield [(up, start + timedelta(seconds=low + up)) for up, _ in group]
 
 
-def _best(spot: _Spot, by_wall: Placed | None, boots: _Boots) -> Placed | None:
+def _best(spot: Spot, by_wall: Placed | None, boots: Boots) -> Placed | None:
     """An instant as written; else by boot, which is finer than a second; but the clock where the two contradict each other (suspended, set)."""
     by_boot = boots.instant(spot.boot, spot.uptime_s) if spot.uptime_s is not None else None
     if spot.at is not None or by_boot is None or by_wall is None:
@@ -564,22 +327,6 @@ def _best(spot: _Spot, by_wall: Placed | None, boots: _Boots) -> Placed | None:
     return by_boot if -least - SAME_BOOT_S <= apart <= least + _lag(spot) else by_wall
 
 
-def _lag(spot: _Spot) -> float:
+def _lag(spot: Spot) -> float:
     """How late a line may get its stamp, s: what the kernel says before the logging daemon has started gets the time of that start."""
     return LATE_START_S if (spot.uptime_s or 0.0) < STARTING_S else SAME_BOOT_S
-
-
-def _place(record: str | None) -> tuple[int, ...]:
-    """Order of a record in its file: the numbers in `L12` or `M3/L12`."""
-    return tuple(int(digits) for part in (record or "").split("/") if (digits := "".join(c for c in part if c.isdigit())))
-
-
-def _sane(at: datetime | None) -> datetime | None:
-    return at if at is not None and FIRST_AT <= at < LAST_AT else None
-
-
-def _after(at: datetime, seconds: float) -> datetime | None:
-    try:
-        return _sane(at + timedelta(seconds=seconds))
-    except (OverflowError, ValueError):  # beyond the year 9999; not a number
-        return None

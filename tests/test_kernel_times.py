@@ -182,6 +182,18 @@ class TestBoots:
         case = kernel_case(tmp_path, {"kern.1": syslog(scene(START), BOOT, HALF_PAST_FIVE)}, hosts=noted(again, None))
         assert placed(case)["kern.1"] == [None] * 5
 
+    def test_a_kernels_clock_drifts(self, tmp_path: Path) -> None:
+        """40 days after the boot that was noted it is 35 s behind: the stamps of the lines count, the time since boot only parts them."""
+        boot = START - timedelta(days=40)
+        told = scene(START, (0, 0.25, 0.5))
+        late = [(at - timedelta(seconds=35), text) for at, text in told]
+        lines = zip(syslog(told, None, timedelta(hours=2)).splitlines(), dmesg(late, boot).splitlines(), strict=True)
+        text = "".join(f"{stamp.partition('NVRM')[0]}{line}\n" for stamp, line in lines)
+        for number, zone in enumerate((timedelta(hours=2), None)):
+            found = placed(kernel_case(tmp_path, {f"{number}.log": text}, hosts=noted(boot, zone)))[f"{number}.log"]
+            assert close(found, told), number
+            assert len(set(found)) == 3, number
+
     def test_what_the_kernel_said_before_the_daemon_started(self, tmp_path: Path) -> None:
         """All of it has the stamp of that start: the time since boot is the better clock."""
         told = scene(BOOT + timedelta(seconds=2), (0, 5, 30))
