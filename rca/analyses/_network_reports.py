@@ -47,7 +47,7 @@ _BY_SIGNATURE: Final[Mapping[str, Kind]] = {
     "tcpstore_broken": "closed",
 }
 
-_SOCKETS: Final = ("nccl_socket_closed", "nccl_connect_refused", "nccl_watchdog_timeout", "python_traceback", "unknown")  # the store may not be up yet
+_SOCKETS: Final = ("nccl_socket_closed", "nccl_connect_refused", "nccl_watchdog_timeout", "python_traceback", "unknown")  # not the store
 
 
 @dataclass(frozen=True)
