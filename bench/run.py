@@ -1,11 +1,12 @@
-"""Compares `rca diagnose` with torchfrtrace and with plain unpickling on the same dumps, in one run.
+"""Compares `rca diagnose` with torchfrtrace and with plain unpickling on the same dumps, and its readers of logs with plain ones.
 
     python bench/run.py [--quick] [--only CASE] [--no-torchfrtrace] [--repeat N]
+    python bench/run.py --readers [--quick] [--repeat N]
     python bench/run.py --write-docs
 
-Dumps are written once to bench/out (about 700 MB for all cases). Every program runs in a process of its own, one
-after the other, the files being in the page cache. Results go to bench/out/results.json; --write-docs makes
-docs/benchmarks.md of them and measures nothing.
+Dumps are written once to bench/out (about 700 MB for all cases), logs one after the other, and removed again. Every
+program runs in a process of its own, one after the other, the files being in the page cache. Results go to
+bench/out/results.json, beside those of other cases; --write-docs makes docs/benchmarks.md of them and measures nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from _logs import LOGS
+from _readers import HEAD as READER_HEAD
+from _readers import Reading, measure_log
 from _tools import TOOLS, Measurement, measure
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 NAMES = ("tpdp_64", "tpdp_256", "pp4_256", "tpdp_1024")
+SIZES_MB = (50, 200)  # of each log: time must grow with the size, memory not at all
+QUICK_MB = (20,)
 MB = 1e6
 INTRODUCTION = """# Benchmarks
 
@@ -43,6 +49,13 @@ one rank stops before a tensor-parallel call. CPU seconds are user plus system, 
 figure to compare; the peak is that of the largest process. `rca --fast` is the first answer, `rca` the whole
 diagnosis with its case file built from nothing. torchfrtrace does not rank what it finds: its first finding counts
 as its answer. Unpickling loads one file after the other and answers nothing."""
+READERS = """
+## Readers of logs
+
+How fast the collectors read kernel and trainer logs, at two sizes: the time grows with the size, the memory does not.
+Beside them, in MB per CPU-second, what it costs to look for one word only: line after line in Python, and by `grep -c`.
+CPU seconds are those of the reading alone, the least of {repeat} runs; the peak is that of the whole process, libraries included.
+A log without events shows how fast silence is established; in a flood every line tells an event, and few rows come of it."""
 HEAD = ("case", "program", "CPU s", "wall s", "peak MB", "ranks", "group", "its answer")
 
 
@@ -52,21 +65,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.write_docs:
         DOCS.write_text(_page(json.loads((OUT / "results.json").read_text())))
         return 0
-    names = ["tpdp_64"] if args.quick else [args.only] if args.only else list(NAMES)
+    names = [] if args.readers else ["tpdp_64"] if args.quick else [args.only] if args.only else list(NAMES)
     tools = [tool for tool in TOOLS if tool != "torchfrtrace" or not args.no_torchfrtrace]
     results: dict[str, Any] = {"machine": _machine(), "cases": {}}
     for name in names:
         results["cases"][name] = _case(name, tools, repeat=args.repeat)
+        _keep(results)
+    if not args.only:
+        results["readers"] = _readers(QUICK_MB if args.quick else SIZES_MB, repeat=args.repeat)
         _keep(results)
     return 0
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="64 ranks only")
+    parser.add_argument("--quick", action="store_true", help="64 ranks only, and small logs")
+    parser.add_argument("--readers", action="store_true", help="the readers of logs only")
     parser.add_argument("--only", choices=NAMES, help="this case only")
     parser.add_argument("--no-torchfrtrace", action="store_true", help="leave torchfrtrace out (minutes at 1,024 ranks)")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each program; the one of median CPU time counts")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each program; median CPU time counts, of a log's reader the least")
     parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md from the last results")
     return parser.parse_args(argv)
 
@@ -88,8 +105,20 @@ def _case(name: str, tools: Sequence[str], *, repeat: int) -> dict[str, Any]:
         middle = median(run.cpu_s for run in runs)
         rows.append(min(runs, key=lambda run: abs(run.cpu_s - middle)))
         sys.stderr.write(f"{name} {tool}: {rows[-1].cpu_s:.2f} CPU s\n")
-    sys.stdout.write("\n".join(_aligned([HEAD, *(_cells(name, row) for row in rows)])) + "\n")
+    sys.stdout.write("\n".join(_aligned([HEAD, *(_cells(name, row) for row in rows)], range(2, 5))) + "\n")
     return {"num_dumps": len(files), "size_bytes": size, "truth": truth, "runs": [asdict(row) for row in rows]}
+
+
+def _readers(sizes_mb: Sequence[int], *, repeat: int) -> dict[str, Any]:
+    """Write every log in every size and let it be read."""
+    OUT.mkdir(exist_ok=True)
+    readings = []
+    for log in LOGS.values():
+        for size_mb in sizes_mb:
+            readings.append(measure_log(log, size_mb, OUT, repeat=repeat))
+            sys.stderr.write(f"{log.name} {size_mb} MB: {readings[-1].cpu_s:.2f} CPU s\n")
+    sys.stdout.write("\n".join(_aligned([READER_HEAD, *(reading.cells for reading in readings)], range(1, 8))) + "\n")
+    return {"repeat": repeat, "readings": [asdict(reading) for reading in readings]}
 
 
 def _cells(case: str, run: Measurement) -> tuple[str, ...]:
@@ -97,9 +126,8 @@ def _cells(case: str, run: Measurement) -> tuple[str, ...]:
     return (case, run.tool, *figures, run.ranks, run.group, run.answer)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    right = range(2, 5)
+def _aligned(rows: Sequence[Sequence[str]], right: range) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(cell.rjust(w) if n in right else cell.ljust(w) for n, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
         for row in rows
@@ -112,7 +140,7 @@ def _keep(results: dict[str, Any]) -> None:
     if path.exists():
         before = json.loads(path.read_text())
         if before["machine"] == results["machine"]:
-            results = {**results, "cases": {**before["cases"], **results["cases"]}}
+            results = {**before, **results, "cases": {**before["cases"], **results["cases"]}}
     path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 
@@ -159,6 +187,14 @@ def _page(results: dict[str, Any]) -> str:
             "|---|---:|---:|---:|---|---|---|",
         ]
         lines += ["| " + " | ".join(_cells(name, Measurement(**run))[1:]) + " |" for run in case["runs"]]
+    if readers := results.get("readers"):
+        lines += [
+            READERS.format(repeat=readers["repeat"]),
+            "",
+            f"| {' | '.join(READER_HEAD)} |",
+            f"|---{'|---:' * (len(READER_HEAD) - 1)}|",
+        ]
+        lines += [f"| {' | '.join(Reading(**reading).cells)} |" for reading in readers["readings"]]
     return "\n".join([*lines, ""])
 
 
