@@ -16,7 +16,7 @@ from typing import Any, Final
 from collectors._log_prefix import plain_host
 from rca.catalogues import cached, rows
 
-__all__ = ["Sighting", "classify", "numbers_of", "signal_name", "signal_of_exit", "words"]
+__all__ = ["Pattern", "Sighting", "classify", "first_fit", "numbers_of", "patterns", "signal_name", "signal_of_exit", "words"]
 
 WRAPPERS: Final = frozenset({"nccl_watchdog_terminated"})  # the text behind the match is the real message
 ENDED_BY_SIGNAL: Final = 128  # shells and containers report 128 + signal number as the exit code
@@ -59,7 +59,9 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
+class Pattern:
+    """A row of the list: a line of this kind holds the word, in whatever case, and the expression finds a place in it."""
+
     signature: str
     word: str
     unless: frozenset[str]
@@ -67,43 +69,49 @@ class _Pattern:
 
 
 @cached
-def _patterns() -> tuple[_Pattern, ...]:
+def patterns() -> tuple[Pattern, ...]:
+    """All of them, in the order in which they are asked."""
     return tuple(
-        _Pattern(row["signature"], row["word"], frozenset(row.get("unless", "").split()), re.compile(row["pattern"]))
+        Pattern(row["signature"], row["word"], frozenset(row.get("unless", "").split()), re.compile(row["pattern"]))
         for row in rows("log_patterns")
     )
 
 
 def words() -> tuple[str, ...]:
     """Lower-case words of which a line holds at least one if any pattern fits it."""
-    return tuple(dict.fromkeys(pattern.word for pattern in _patterns()))
+    return tuple(dict.fromkeys(pattern.word for pattern in patterns()))
 
 
 def numbers_of(text: str) -> set[str]:
     """Numbers that patterns of which the text holds the word name outright: with another one the text may be of another kind."""
     lowered = text.lower()
-    plain = (re.sub(r"\{[\d,]*\}", "", pattern.regex.pattern) for pattern in _patterns() if pattern.word in lowered)
+    plain = (re.sub(r"\{[\d,]*\}", "", pattern.regex.pattern) for pattern in patterns() if pattern.word in lowered)
     return {number for source in plain for number in re.findall(r"\d+", source)}
 
 
-def classify(text: str, level: str | None = None) -> list[Sighting]:
-    """The kinds of one message: none or one, and behind a wrapper also what it wraps. `level` is what its logger calls it."""
+def first_fit(text: str, level: str | None = None) -> tuple[Pattern, re.Match[str]] | None:
+    """The pattern that tells what a message is, and where it fits; None where none does. `level` is what the message's logger calls it."""
     lowered = text.lower()
     is_information = level in ("info", "debug")
-    for pattern in _patterns():
+    for pattern in patterns():
         if pattern.word not in lowered or (is_information and "info" in pattern.unless) or not (found := pattern.regex.search(text)):
             continue
-        if "denied" in pattern.unless and _is_denied(text, found):
-            continue
-        if not pattern.signature:
-            return []
-        sightings = [Sighting(pattern.signature, _fields(found, pattern.signature))]
-        if pattern.signature in WRAPPERS:
-            return sightings + classify(text[found.end() :])
-        if pattern.signature == "slurm_task_exit" and (found["death"] or "").strip().lower() == _OUT_OF_MEMORY:
-            sightings.append(Sighting("host_out_of_memory", {"host": sightings[0].fields.get("host")}))  # the cgroup's limit
-        return sightings
-    return []
+        if not ("denied" in pattern.unless and _is_denied(text, found)):
+            return pattern, found
+    return None
+
+
+def classify(text: str, level: str | None = None) -> list[Sighting]:
+    """The kinds of one message: none or one, and behind a wrapper also what it wraps; what srun says of memory is also told of the host."""
+    if (fit := first_fit(text, level)) is None or not fit[0].signature:
+        return []
+    signature, found = fit[0].signature, fit[1]
+    sightings = [Sighting(signature, _fields(found, signature))]
+    if signature in WRAPPERS:
+        return sightings + classify(text[found.end() :])
+    if signature == "slurm_task_exit" and (found["death"] or "").strip().lower() == _OUT_OF_MEMORY:  # the limit of a cgroup
+        sightings.append(Sighting("host_out_of_memory", {"host": sightings[0].fields.get("host")}))
+    return sightings
 
 
 def _is_denied(text: str, found: re.Match[str]) -> bool:
