@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ class Rack:
     num_hosts: int = 16
     gpus: tuple[str, ...] = GB200
     lines: dict[str, list[tuple[float, str]]] = field(default_factory=dict)  # host -> seconds after noon by a perfect clock, text
+    stamp: Callable[[float], str] = field(default=lambda seconds: iso(seconds))  # of a kernel log's line
     off_s: dict[str, float] = field(default_factory=dict)  # how far a host's clock is ahead
 
     @property
@@ -64,10 +65,10 @@ class Rack:
                 continue
             told = [(-600.0 + n, f"systemd[1]: Started unit {n}.") for n in range(3)] + self.lines.get(host, [])
             told = sorted([*told, (30.0, "systemd[1]: Reached target Timers.")])
-            text = "".join(f"{iso(seconds + self.off_s.get(host, 0.0))} {line}\n" for seconds, line in told)
+            text = "".join(f"{self.stamp(seconds + self.off_s.get(host, 0.0))} {line}\n" for seconds, line in told)
             (folder / f"{host}.dmesg.log").write_text(text)
-        ranks = "".join(f"{rank},{host},{gpu}\n" for rank in range(self.world_size) for host, gpu in [self.place(rank)])
-        (folder / "ranks.csv").write_text(f"rank,host,gpu\n{ranks}")
+        ranks = "".join(f"{rank},{host},{gpu},{5000 + rank}\n" for rank in range(self.world_size) for host, gpu in [self.place(rank)])
+        (folder / "ranks.csv").write_text(f"rank,host,gpu,pid\n{ranks}")
         for rank, lines in (logs_of or {}).items():
             host, _ = self.place(rank)
             text = "".join(f"{iso(seconds + self.off_s.get(host, 0.0)).replace(',', '.')} {line}\n" for seconds, line in lines)
@@ -102,3 +103,13 @@ def victims_words(rack: Rack, bad: int) -> dict[int, list[tuple[float, str]]]:
         fault = [(1.0 + rank / 50, f"ERROR [rank{rank}] {error}")] if rank != bad else []
         found[rank] = [*steps, *fault]
     return found
+
+
+def since_boot(seconds: float) -> str:
+    """As plain `dmesg` prints it, 2 days after the boot."""
+    return f"[{172_800 + 5 * 86_400 + seconds:12.6f}]"
+
+
+def local_time(seconds: float) -> str:
+    """As `dmesg -T` prints it: the host's own time, without a zone."""
+    return f"[{NOON + timedelta(seconds=seconds):%a %b %d %H:%M:%S %Y}]"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from _house import call, read_folder
-from _rack import HGX, LINK_DOWN, LINK_RECOVERED, LOST_PACKETS, Rack, rack_with_a_bad_link, victims_words
+from _rack import HGX, LINK_DOWN, LINK_RECOVERED, LOST_PACKETS, Rack, local_time, rack_with_a_bad_link, since_boot, victims_words
 
 from rca.analyses._kernel_edges import edges
 from rca.case import MemoryCase
@@ -64,6 +64,18 @@ def test_one_end_of_the_bad_link_is_evicted_whatever_its_clock_says(off_s: float
     assert followed == {"Xid 145": 63, "Xid 45": 63}
     assert "Xid 145 on 63 GPUs of 16 hosts" in found.says
     assert [cite.text.split("): ")[1].split(",")[0] for cite in found.cites] == ["149", "145", "45"]
+
+
+@pytest.mark.parametrize("stamp", [since_boot, local_time])
+def test_rack_whose_logs_have_no_instants_is_told_by_what_stands_at_their_ends(stamp: Callable[[float], str], tmp_path: Path) -> None:
+    rack = rack_with_a_bad_link(BAD)
+    rack.stamp = stamp
+    found = only(rack, tmp_path / "a")
+    assert (found.sign, found.ranks, found.hosts, found.numbers["failed_at"]) == ("nvlink_record", (BAD,), ("host-05",), None)
+    words = {0: [(n - 20.0, f"INFO [rank0] step {n} loss 2.0") for n in range(20)]}
+    assert only(rack, tmp_path / "c", logs_of=words).hosts == ("host-05",)
+    old = Rack(num_hosts=2, stamp=stamp).xid(5, -86400, 79, OFF_THE_BUS)
+    assert only(old, tmp_path / "b").sign == "doubtful_record"
 
 
 def test_rack_diagnosed_from_beside_the_logs_of_its_victims(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ import polars as pl
 from rca.analyses._faults import Story
 from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line
 from rca.analyses._kernel_edges import Link, chain_of, follow
+from rca.analyses._kernel_undated import before_the_end
 from rca.catalogues import by_code
 from rca.kernel_record import merged
 from rca.types import Cite, Tables
@@ -87,6 +88,8 @@ class Record:
     cites: tuple[Cite, ...] = ()  # every file that tells it, the best first
     order: int = 0  # place in its file in the order of time: a journal may be printed backwards
 
+    before_end_s: float | None = None  # from the last line of its log, where that is all that places it
+
     @property
     def name(self) -> str:
         """As people say it."""
@@ -94,8 +97,10 @@ class Record:
 
     @property
     def at_s(self) -> float:
-        """When, in seconds since 1970; asked only of records that have an instant."""
-        assert self.line.at is not None
+        """When, in seconds since 1970, or from the end of its log where no record has an instant; asked only of records that have either."""
+        if self.line.at is None:
+            assert self.before_end_s is not None
+            return self.before_end_s
         return self.line.at.timestamp()
 
     @property
@@ -148,18 +153,24 @@ def scene(case: Tables, told: Story) -> Scene:
     in_time = [r for r in dated if span is not None and r.line.at is not None and span[0] - BEFORE <= r.line.at <= span[1] + AFTER]
     if told.logs.span is None:
         in_time = [r for r in in_time if r.kind in OF_GPUS]
+    if not dated:
+        last = _last_undated(case, everything)
+        in_time = last if told.logs.span is None or any(r.line.rank is not None for r in last) else []  # a process of the job dates them
     live = sorted((r for r in in_time if not _after_the_end(r, told)), key=lambda r: (r.at_s, r.line.evidence_id, r.order))
     links = follow(live, told.logs.clocks)
     first = [r for n, r in enumerate(live) if n not in links and r.cause]
     repeated = _repeated([r for r in first if r.code in REPEATING and r.role == "application"], everything)
     node_wide, rest = _node_wide(first, repeated)
+    victims = [r for r in rest if r.role == "consequence"]
     roots = _one_end(_chain_heads([r for r in rest if r.role != "consequence"]), live)
+    if victims and not roots:  # what they suffer from may stand in a log whose clock nothing places
+        roots = [r for r in _last_undated(case, everything) if r.role == "root" and r.cause in ("nvlink_fault", "gpu_fault")]
     before = {(r.host, r.gpu, r.code) for r in dated if span is not None and r.line.at is not None and r.line.at < span[0] - BEFORE}
     return Scene(
         tuple(roots),
-        tuple(r for r in everything if (r.line.at is None or span is None) and r.role == "root"),
+        tuple(r for r in everything if (r.line.at is None or span is None) and r.role == "root"),  # asked for where nothing is live
         tuple(node_wide),
-        tuple(r for r in rest if r.role == "consequence"),
+        tuple(victims),
         sum(r.role == "root" for r in dated) - sum(r.role == "root" for r in live),
         repeated,
         frozenset((r.host, r.gpu) for r in roots if (r.host, r.gpu, r.code) in before),
@@ -180,6 +191,23 @@ def _last_records(case: Tables, records: Iterable[Record]) -> tuple[datetime, da
             break
         first = moment
     return first, moments[0]
+
+
+def _last_undated(case: Tables, records: Iterable[Record]) -> list[Record]:
+    """Records of GPUs without an instant that follow each other up to the end of their logs, counted from there."""
+    counted = before_the_end(case)
+    placed = [
+        replace(r, before_end_s=seconds)
+        for r in records
+        if r.kind in OF_GPUS and r.line.at is None and (seconds := counted.get((r.line.evidence_id, r.line.record))) is not None
+    ]
+    found: list[Record] = []
+    for record in sorted(placed, key=lambda r: -r.at_s):
+        since = found[-1].at_s if found else 0.0
+        if since - record.at_s > (AFTER if found else NEAR_THE_END).total_seconds():
+            break
+        found.append(record)
+    return found
 
 
 def _records(case: Tables, logs: JobLogs) -> list[Record]:
@@ -326,7 +354,7 @@ def _chain_heads(records: Sequence[Record]) -> list[Record]:
     heads = [head for chain in by_device.values() if (head := _head(chain)) is not None]
     certain = [head for head in heads if head.role == "root"]
     left = certain or [head for head in heads if not any(_explains(other, head) for other in heads if other is not head)]
-    return sorted(left, key=lambda r: (r.line.at, r.host, r.gpu or ""))
+    return sorted(left, key=lambda r: (r.at_s, r.host, r.gpu or ""))
 
 
 def _head(chain: Sequence[Record]) -> Record | None:
@@ -339,10 +367,10 @@ def _head(chain: Sequence[Record]) -> Record | None:
 
 def _explains(one: Record, other: Record) -> bool:
     """Whether a record on the same host, or (for links) of a peer, explains another one: it is of the same time and not later."""
-    if one.line.at is None or other.line.at is None or other.line.at - one.line.at > CHAIN:
+    if other.at_s - one.at_s > CHAIN.total_seconds():
         return False
     linked = one.cause == other.cause == "nvlink_fault"
-    return (one.host == other.host or linked) and one.line.at < other.line.at
+    return (one.host == other.host or linked) and one.at_s < other.at_s
 
 
 def _one_end(heads: Sequence[Record], live: Sequence[Record]) -> list[Record]:
@@ -365,7 +393,7 @@ def _one_end(heads: Sequence[Record], live: Sequence[Record]) -> list[Record]:
         own = next((r for r in of_link if r.gpu == hub), None)
         keep = own or replace(of_link[0], gpu=hub, line=replace(of_link[0].line, rank=None))
         found = [r for r in found if r.host != host or id(r) not in is_end] + [keep]
-    return sorted(found, key=lambda r: (r.line.at, r.host, r.gpu or ""))
+    return sorted(found, key=lambda r: (r.at_s, r.host, r.gpu or ""))
 
 
 def _most(counts: Mapping[str, int]) -> str | None:
