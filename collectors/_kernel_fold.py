@@ -16,6 +16,7 @@ __all__ = ["Folder", "Plan"]
 BURST_S: Final = 30.0  # a longer silence ends a burst
 ROW_S: Final = 600.0  # of a burst that does not end: a new row each ten minutes keeps its rate visible
 SEVERAL: Final = "several"
+ASKED: Final = "asked"  # `what` of a line that tells only who asked for memory
 LOST_XID: Final = 79  # the Xid of a GPU that has fallen off the bus
 VERDICT_XID: Final = 154  # says what the driver thinks is needed: each verdict is a row
 TIMEOUT_XIDS: Final = (119, 120)
@@ -135,7 +136,10 @@ class Folder:
         elif event.kind == "sxid":
             find = (own, _key(replace(event, link=None), host))
         elif event.kind == "oom":
-            find = (own, _key(Event("oom", "", what="asked"), host))
+            killed = _key(Event("oom", "", what="killed"), host)  # the last one, whoever it was
+            if event.what == ASKED:
+                return Plan(event, (killed, own), (own,))
+            return Plan(event, (own, _key(Event("oom", "", what=ASKED), host)), (own, killed))
         if event.what == ENGINE:
             event = replace(event, link=None)  # its number only helps to find the row: not every engine is a link
             own = _key(event, host)
@@ -150,10 +154,15 @@ class Folder:
                 return
             row = _Row(number, event, line.stamp, line.stamp, line.host, line.boot_id, line.times, event.is_lower_bound)
             self._rows.append(row)
-        elif event.kind == "oom" and row.event.what == "asked":  # who is killed is the event, not who asked for memory
+        elif (
+            event.kind == "oom" and row.event.what == ASKED and event.what != ASKED
+        ):  # who is killed is the event, not who asked for memory
             self._open.pop(_key(row.event, line.host), None)
             row.event = event
             row.number, row.first, row.last, row.fits_again = number, line.stamp, line.stamp, True
+        elif event.what == ASKED and row.event.what != ASKED:
+            row.num_folded += line.times
+            return
         else:
             row.take(plan, line)
             if event.kind == "xid" and row.event.kind == "bus_loss":  # the same loss, now with its number
@@ -166,6 +175,8 @@ class Folder:
         for key in plan.find:
             row = self._open.get(key)
             if row is not None and row.fits(stamp) and _may_join(plan.event, row.event):
+                if plan.event.what == ASKED and row.event.what != ASKED and (gap_s(row.first, stamp) or 0.0) >= 0:
+                    continue  # begins another kill; only in a reversed file the one who asked comes after the one who was killed
                 return row
         return None
 

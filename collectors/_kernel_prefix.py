@@ -22,7 +22,8 @@ FACILITIES = 0o1770  # bits of a priority; 0 is the kernel itself, who else writ
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
 _BEGINS: Final = (  # how a line of a log begins
-    r"<\d|\[\s*[\d+]|\[[^\]\n]{6,24}\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]|kern\s*:|kernel: |NVRM: |\d{1,4},\d|[A-Z][a-z]{2} [ \d]\d \d\d:"
+    r"<\d|\[\s*[\d+]|\[[^\]\n]{6,24}\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]|kern\s*:|kernel: |NVRM: |\d{1,4},\d|"
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:|Unable to determine "
 )
 _NOISE: Final = re.compile(
     r"<(?P<priority>\d{1,3})>|(?:> ?){1,8}|\[pod/[^\]\s]{1,300}\] |std(?:out|err) [FP] |"  # priority; quotation; kubectl --prefix; container runtime

@@ -42,6 +42,7 @@ SNIFF_LINES: Final = 40  # of the head, evenly spread
 MOST: Final = 0.5  # of the lines: more than that makes a log one of that kind
 MAX_ROWS: Final = 20_000  # held in memory before they are given out; a burst over that border becomes two rows
 MAX_TAGGED: Final = 200  # lines of a block that hold the kernel's tag somewhere: the first nearly always is one
+MAX_INNER: Final = 8  # places within a tool's line at which the kernel's may begin
 NEAR_LINES: Final = 4  # within which a message of several lines is told to its end
 _ENDINGS: Final = re.compile(r"(?:\.(?:log|txt|out|json|gz|zst|xz|\d{1,8}))+$")
 _WORD: Final = r"(?:dmesg|kern(?:el)?|kmsg|journal(?:ctl)?|syslog|messages)"
@@ -163,7 +164,9 @@ class _Reader:
         if self._slots.learn(line):
             return line, None, False
         (event, is_whole), told = self._event(line, number), line
-        while event is None and (inner := peel_inner(told)):
+        for _ in range(MAX_INNER):
+            if event is not None or not (inner := peel_inner(told)):
+                break
             (event, is_whole), told = self._event(inner, number), inner
         is_alone = is_alone and is_whole and told is line
         if event is None:

@@ -434,3 +434,34 @@ def test_torn_message_of_a_kill_is_completed_by_the_next_or_stays_without_a_vict
         "[   10.000000] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,oom_memcg=/kube", "Killed process 42 (python3)"
     )
     assert (row["kind"], row["pid"]) == ("oom", 42)
+
+
+def test_kill_is_told_once_also_in_a_reversed_file() -> None:
+    lines = [
+        "[   12.000000] python3 invoked oom-killer: gfp_mask=0xcc0, order=0",
+        "[   12.100000] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task_memcg=/a,task=python3,pid=42,uid=0",
+        "[   12.200000] Out of memory: Killed process 42 (python3) total-vm:1kB",
+    ]
+    for order in (lines, lines[::-1]):
+        (row,) = told(*order)
+        assert (row["kind"], row["pid"], row["uptime_s"]) == ("oom", 42, 12.1)
+    again = [line.replace("12.", "15.").replace("42", "43") for line in lines]
+    assert [row["pid"] for row in told(*lines, *again)] == [42, 43]
+    assert sorted(row["pid"] for row in told(*reversed(lines + again))) == [42, 43]
+
+
+def test_line_glued_to_a_bar_of_progress_is_read() -> None:
+    for line in (f" 10%|#  | 1/10 [00:01<00:09]\r[ 1843.308145] {BODY}", f" 10%|#  | 1/10 [00:01<00:09,  1.0it/s]\r{BODY}"):
+        assert [row["code"] for row in told(line)] == [79]
+
+
+def test_lost_gpu_is_found_in_every_form_of_its_message() -> None:
+    three = ["NVRM: (PCI ID: 10de:2901) installed in this system has", "NVRM: fallen off the bus and is not responding to commands."]
+    for lines in (
+        ["Mar  2 08:12:07 host-a kernel: NVRM: The NVIDIA GPU 0000:3b:00.0", *(f"                 {line}" for line in three)],
+        [f"Mar  2 08:12:07 host-a kernel: {line}" for line in ("NVRM: The NVIDIA GPU 0000:3b:00.0", *three)],
+        ["host-a: Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error"],
+        ["host-a: Unable to determine the device handle for GPU3: 0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU"],
+    ):
+        (row,) = told(*lines)
+        assert (row["kind"], row["gpu"], row["host"], row["code"]) == ("bus_loss", "0000:3b:00", "host-a", None)
