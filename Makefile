@@ -3,21 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 RCA := $(VENV)/bin/rca
 CHROMIUM := /usr/bin/chromium
+FUZZ_SECONDS ?= 60
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 
-.PHONY: demo full setup test test-browser check format docs bench clean
+.PHONY: demo full setup test test-browser check format docs bench fuzz clean
 
 demo: $(VENV)/.user  ## one real incident, start to finish (no torch needed)
 	$(RCA) diagnose data/cases/lock_hang
 
 test: $(VENV)/.dev  ## all tests, fast ones first
-	$(VENV)/bin/python -m pytest -n auto -m "not slow and not live and not browser"
-	$(VENV)/bin/python -m pytest -n auto -m "slow and not live and not browser"
-	$(VENV)/bin/python -m pytest -m "live and not browser"
+	$(VENV)/bin/python -m pytest -n auto --dist worksteal -m "not live and not browser"
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "live and not browser"
 	$(MAKE) test-browser
 
 test-browser: $(VENV)/.dev | $(CHROMIUM)  ## the explorer in headless Chromium
-	$(VENV)/bin/python -m pytest -m browser
+	$(VENV)/bin/python -m pytest tests/browser -m browser
 
 $(CHROMIUM):
 	@[ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null || \
@@ -40,6 +40,9 @@ docs: $(VENV)/.dev  ## regenerate the generated pages
 bench: $(VENV)/.dev  ## against torchfrtrace and plain unpickling, same files, one run
 	$(VENV)/bin/python bench/run.py
 
+fuzz: $(VENV)/.fuzz  ## every collector on made-up input, FUZZ_SECONDS each, and on long runs
+	$(VENV)/bin/python fuzz/run.py --seconds $(FUZZ_SECONDS)
+
 setup: $(VENV)/.dev
 
 full: pyproject.toml constraints.txt | $(VENV)/bin/python  ## what capture, replay, drills and the explorer need
@@ -56,6 +59,10 @@ $(VENV)/.user: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --constraint constraints.txt --editable ".[dev,drill,capture,explore]"
 	touch $(VENV)/.user $@
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(PIP) install --constraint constraints.txt --editable ".[fuzz]"
+	touch $@
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import json
@@ -85,6 +86,19 @@ def copy_case(name: str, into: Path) -> Path:
     )
 
 
+def copy_built(name: str, into: Path) -> Path:
+    """A shipped case as a fresh folder, with its case file: for tests of what comes after. Built once in this process."""
+    return Path(shutil.copytree(_built(name), into))  # the stamps of the files stay, so the case file is up to date
+
+
+@cache
+def _built(name: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="firstfault-tests-"))
+    atexit.register(shutil.rmtree, folder)
+    assert call("build", copy_case(name, folder / name)).code == 0
+    return folder / name
+
+
 def copy_dumps(name: str, into: Path) -> Path:
     """A shipped case with fewer stacks and no logs: quicker to build, and the verdict stays."""
     copy_case(name, into)
@@ -147,6 +161,16 @@ def accuses_wrongly(doc: Mapping[str, Any], answer: Mapping[str, Any]) -> str | 
     if verdict["cause"] not in accepted:
         return f"says {verdict['cause']}, true are {answer['cause']}"
     return None
+
+
+def assert_probabilities(doc: Mapping[str, Any]) -> None:
+    """Of all hypotheses together: sorted, shares of one, resting on findings that are there."""
+    shares = [h["probability"] for h in doc["hypotheses"]]
+    assert shares == sorted(shares, reverse=True)
+    assert all(0 <= p <= 1 for p in shares)
+    assert sum(shares) <= 1 + 1e-5
+    ids = {f["id"] for f in doc["findings"]}
+    assert all(set(h["supports"]) | set(h["against"]) <= ids for h in doc["hypotheses"])
 
 
 def diagnose_in_memory(folder: Path) -> dict[str, Any]:

@@ -401,16 +401,18 @@ def unwritable(how: str, evidence: Path, tmp_path: Path) -> tuple[Path, dict[str
 
 
 @pytest.mark.parametrize("how", ["a folder bears the name", "read-only evidence and no cache"])
-def test_a_verdict_needs_no_place_for_the_case(how: str, evidence: Path, tmp_path: Path) -> None:
+def test_a_verdict_needs_no_place_for_the_case(how: str, evidence: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 3 is for evidence that cannot be read, never for a case that cannot be written."""
     named, env = unwritable(how, evidence, tmp_path)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
     try:
         for words in (
             ("diagnose", evidence, "--json"),
             ("inspect", evidence, "--json"),
             ("analyse", "first_silent_rank", evidence, "--json"),
         ):
-            done = finish(start(*words, env=env))
+            done = call(*words)
             assert done.code == 0, done.err
             assert len(done.err.splitlines()) == 1
             assert str(named) in done.err
@@ -418,7 +420,7 @@ def test_a_verdict_needs_no_place_for_the_case(how: str, evidence: Path, tmp_pat
             assert "temporary folder" in done.err
             if words[0] == "diagnose":
                 assert done.doc["verdict"]["first_failing"]["ranks"] == [3]
-        kept = finish(start("build", evidence, env=env))
+        kept = call("build", evidence)
         assert (kept.code, kept.out) == (2, "")
         assert str(named) in kept.err
     finally:

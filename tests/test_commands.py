@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from _house import call, copy_case, memory_case
 
 from rca.causes import CAUSES
 from rca.commands import commands, hostlist
-from rca.judge import judge
+from rca.judge import Judgement, judge
 from rca.roster import Roster
 from rca.types import Verdict
 
@@ -38,9 +39,14 @@ HOSTILE = (
 )
 
 
+@cache
+def slow_rank() -> Judgement:
+    return judge(memory_case("slow_rank"))
+
+
 def advised(host: str, cause: str, ranks: tuple[int, ...] = (3,)) -> Sequence[str]:
     """The commands for a verdict on a host of that name."""
-    found = judge(memory_case("slow_rank"))
+    found = slow_rank()
     verdict: Verdict = replace(found.verdict, cause=cause, hosts=(host,), ranks=ranks)
     roster: Roster = replace(found.roster, hosts={3: host}, pids={3: 77}, spellings={})
     return commands(verdict, roster, (host,) if CAUSES[cause].action == "replace" else ())
@@ -85,7 +91,7 @@ def test_hosts_are_told_in_the_short_form_of_the_scheduler() -> None:
 
 
 def test_a_drain_names_all_hosts_in_one_word() -> None:
-    found = judge(memory_case("slow_rank"))
+    found = slow_rank()
     lines = commands(found.verdict, found.roster, ("node017", "node012"))
     assert words_of(lines[-1])[:5] == ["scontrol", "update", "nodename=node[012,017]", "state=drain", "reason=rca: slow_rank rank 5"]
 

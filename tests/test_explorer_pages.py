@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _hostile_case import ATTACK, hostile_case
-from _house import ROOT, SAMPLE, call, copy_case, copy_dumps, slow_but
+from _house import ROOT, SAMPLE, call, copy_built, copy_case, copy_dumps, slow_but
 from _small_fleet import LAST_WEEK, small_fleet
 
 from rca import plugins
@@ -295,7 +295,7 @@ def test_evidence_in_which_nothing_can_be_read_has_no_verdict_but_the_words_of_d
 
 def test_only_what_still_stands_is_shown_as_overruled(tmp_path: Path) -> None:
     """A later overrule replaces an earlier one, who agrees with the tool overrules nothing, and another incident has its own."""
-    folder = copy_case("planned_stop", tmp_path / "case")
+    folder = copy_built("planned_stop", tmp_path / "case")
 
     def overruled(incident: int = 0) -> list[str]:
         at = app([str(folder)])
@@ -323,7 +323,7 @@ def test_only_what_still_stands_is_shown_as_overruled(tmp_path: Path) -> None:
 
 
 def test_what_is_stated_stands_in_the_answer_beside_what_the_tool_said(tmp_path: Path) -> None:
-    folder = copy_case("planned_stop", tmp_path / "case")
+    folder = copy_built("planned_stop", tmp_path / "case")
     assert call("open", folder, "--id", "A").code == 0
     before = [one.value for one in app([str(folder)]).text]
     assert call("overrule", folder, "--cause", "storage_stall", "--because", "the mount hung").code == 0
@@ -341,7 +341,7 @@ def test_what_is_stated_stands_in_the_answer_beside_what_the_tool_said(tmp_path:
 
 @pytest.mark.parametrize("cause", ["no_such_cause", ["gpu_fault"], None])
 def test_an_overrule_edited_into_nonsense_counts_for_nothing(cause: object, tmp_path: Path) -> None:
-    folder = copy_case("planned_stop", tmp_path / "case")
+    folder = copy_built("planned_stop", tmp_path / "case")
     assert call("open", folder, "--id", "A").code == 0
     assert call("overrule", folder, "--cause", "storage_stall", "--because", "the mount hung").code == 0
     (file,) = (folder / "notes").glob("*.jsonl")
@@ -354,7 +354,7 @@ def test_an_overrule_edited_into_nonsense_counts_for_nothing(cause: object, tmp_
 
 
 def test_a_stage_is_told_with_its_moments_and_no_budget_is_none(tmp_path: Path) -> None:
-    folder = copy_case("planned_stop", tmp_path / "case")
+    folder = copy_built("planned_stop", tmp_path / "case")
     assert call("open", folder, "--id", "A").code == 0
     assert call("stage", folder, "queue", "--start", "2026-11-29T21:18:00Z").code == 0
     assert call("stage", folder, "queue", "--end", "2026-11-29T21:19:00Z", "--why", "nodes came").code == 0
@@ -370,7 +370,7 @@ def test_a_stage_is_told_with_its_moments_and_no_budget_is_none(tmp_path: Path) 
 
 
 def test_a_clock_that_was_ahead_does_not_make_an_overrule_the_last(tmp_path: Path) -> None:
-    folder = copy_case("planned_stop", tmp_path / "case")
+    folder = copy_built("planned_stop", tmp_path / "case")
     assert call("open", folder, "--id", "A").code == 0
     assert call("overrule", folder, "--attribution", "platform", "--because", "early").code == 0
     (file,) = (folder / "notes").glob("*.jsonl")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _house import call
 
 RCA = Path(sys.executable).with_name("rca")
 CASES = Path(__file__).parent.parent / "data" / "cases"
@@ -160,11 +161,11 @@ def test_no_name_in_the_evidence_forges_a_line_or_drives_the_terminal(odd: str, 
         ["analyse", "first_silent_rank", str(folder)],
         ["build", str(folder)],
     ):
-        done = rca(*words, "--case", tmp_path / f"{odd}.duckdb")
-        assert done.returncode == 0, done.stderr
-        assert all(c.isprintable() or c == "\n" for c in done.stdout + done.stderr)
-        assert not any(line.strip().startswith(("$ curl", "Rank 0")) for line in done.stdout.splitlines())
-    paths = {file["path"] for file in json.loads(rca("inspect", folder, "--json", "--case", tmp_path / f"{odd}.duckdb").stdout)["files"]}
+        done = call(*words, "--case", tmp_path / f"{odd}.duckdb")
+        assert done.code == 0, done.err
+        assert all(c.isprintable() or c == "\n" for c in done.out + done.err)
+        assert not any(line.strip().startswith(("$ curl", "Rank 0")) for line in done.out.splitlines())
+    paths = {file["path"] for file in call("inspect", folder, "--json", "--case", tmp_path / f"{odd}.duckdb").doc["files"]}
     assert {f"fr/{name}rank_2", f"notes {name}"} <= paths, "a document tells the true name"
 
 

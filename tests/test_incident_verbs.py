@@ -18,7 +18,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from _house import CASES, RCA, ROOT, Done, call, copy_case, finish, start
+from _house import CASES, RCA, ROOT, Done, call, copy_built, copy_case, finish, start
 
 from apps.incidents import fleetbook
 from apps.incidents.moments import moment
@@ -56,8 +56,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """The logs of the planned stop: quick to read."""
-    return copy_case("planned_stop", tmp_path / "planned")
+    """The logs of the planned stop, read before."""
+    return copy_built("planned_stop", tmp_path / "planned")
 
 
 def real(*argv: str | Path) -> Done:

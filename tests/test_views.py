@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from _house import CASES, DUMPED, FOLDERS, call, truth
+from _house import CASES, DUMPED, FOLDERS, assert_probabilities, diagnose_in_memory, truth
 
 from rca.drills._judge import judge
 from rca.drills._views import VIEWS, view
@@ -34,7 +34,9 @@ def test_less_evidence_never_makes_the_answer_wrong(name: str, tmp_path: Path) -
     for shown in VIEWS:
         into = tmp_path / shown.replace(":", "_")
         into.mkdir()
-        document = call("diagnose", view(CASES / name, shown, into, beside=CASES / other), "--json").doc
+        document = diagnose_in_memory(view(CASES / name, shown, into, beside=CASES / other))
+        assert [o["why"] for o in document["outcomes"] if o["status"] == "failed"] == [], shown
+        assert_probabilities(document)
         marks[shown], _ = judge(truth(name), document["verdict"], document["advice"])
     assert marks["whole"] == "right"
     assert [shown for shown, mark in marks.items() if mark == "wrong"] == []
