@@ -28,6 +28,7 @@ _MDAY: Final = r"[12]\d|3[01]|0?[1-9]"
 _TIME: Final = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-6]\d"
 _FRACTION: Final = r"(?:[.,](\d{1,9}))?"
 _ZONE: Final = r"( ?(?:Z|UTC)\b| ?[+-]\d\d:?\d\d(?!\d))?"
+_PLACES: Final = r"(?: (?:[A-Z]{2,7}\d{1,5} ?){1,5}(?=\]))?"  # in parallel groups, as inference servers print them: TP3
 _END: Final = r"[\])\"]?:?(?: -(?= ))?"
 _HOST: Final = r"[A-Za-z][\w.-]{0,62}"
 _ADDRESS: Final = r"\d{1,3}(?:\.\d{1,3}){3}"
@@ -64,7 +65,7 @@ _FORMS: Final = (
     _form(  # ISO 8601 and its like; journal and rsyslog write host and program behind it
         "d[(a.",
         ALWAYS,
-        rf"(?:time|ts)?=?[\[(\"]?(\d{{4}}[-/]{_DAY})[T _]({_TIME}){_FRACTION}{_ZONE}{_END}"
+        rf"(?:time|ts)?=?[\[(\"]?(\d{{4}}[-/]{_DAY})[T _]({_TIME}){_FRACTION}{_ZONE}{_PLACES}{_END}"
         rf"(?:(?<=[\dZ]) ({_HOST}) [\w./@-]{{1,60}}\[\d{{1,9}}\]:(?= ))?",
         *("day", "time", "fraction", "zone", "host"),
     ),
@@ -79,6 +80,7 @@ _FORMS: Final = (
     ),
     _form("[", ALWAYS, rf"\[({_HOST})[:/| ](?i:rank)[ _:=]?(\d{{1,7}})\]:?", "host", "rank"),
     _form("[", ALWAYS, rf"\[(?!(?:{_LEVEL}|default|main|train\w*|worker|titan|std\w+)\])({_HOST})\](?= ?\[(?i:rank) ?\d)", "host"),
+    _form("[", ALWAYS, r"\[RankMonitorServer:(\d{1,7})\]", "rank"),
     _form("[", ALWAYS, r"\[(?:PID|pid)[:= ]?(\d{1,9})\](?: \[RANK:\d{1,7}\])?", "pid"),
     _form("[(", ALWAYS, r"[\[(](?i:(?:(?:global|world)[_ ])?rank)[ _:=]{0,2}(\d{1,7})[\])]:?", "rank"),
     _form("a", ALWAYS, r"RANK (\d{1,7}) -(?= )", "rank"),

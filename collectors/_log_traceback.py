@@ -18,7 +18,9 @@ MAX_FRAMES = 64
 MAX_TEXT = 2000  # characters of an exception's text that are kept
 MAX_LINES = 4000  # of a chain
 MAX_FURTHER = 30  # lines of text behind the first one of an exception
-_HEADER: Final = re.compile(r"^(?P<lead>[ \t│╭─|+]*(?:traceback +: )?)(?:Original )?Traceback \(most recent call last\)")
+_HEADER: Final = re.compile(
+    r"^(?P<lead>[ \t│╭─|+]*(?:traceback +: )?(?:[A-Z][\w ,'-]{0,80}: )?)(?:Original )?Traceback \(most recent call last\)"
+)
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?')
 _BOXED: Final = re.compile(r"^\s*│ (?P<file>/\S{1,400}?):(?P<line>\d{1,9}) in (?P<function>[\w<>.]{1,200})")
 _BOX: Final = re.compile(r"^\s*[│╰╭]")

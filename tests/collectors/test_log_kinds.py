@@ -172,6 +172,9 @@ def test_a_word_that_denies_takes_nothing_from_a_line_that_does_not() -> None:
         ("salloc: error: Node failure on host-a", {"host": "host-a"}),
         ("The node 'host-a.example_17_0' has failed to send a keep-alive heartbeat to the rendezvous", {"host": "host-a"}),
         ("AssertionError: Rank 5: found Inf in local forward loss calculation", {"rank": 5}),
+        ("  Process name: [[5443,1],3]", {"rank": 3}),
+        ("Process 3 exit with status code 7.", {"rank": 3, "exit_code": 7}),
+        ("ncclOsSocketPollConnect: connect to 192.0.2.5<37857> returned Connection refused", {"peer": "192.0.2.5"}),
     ],
 )
 def test_what_a_line_names_is_kept(text: str, fields: dict[str, Any]) -> None:
@@ -232,6 +235,17 @@ STORIES = {  # what lines say together: kinds, ranks
         "E0304 05:06:38.1 140 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: -11) local_rank: 2 (pid: 813) of binary: x\n",
         {"elastic_sigterm_victim", "elastic_child_failed", "process_signal"},
         set(),
+    ),
+    "a header behind the words that announce it": (
+        "[2026-03-04 05:06:07 TP3] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/app/s.py", line 7, in run\n    f()\nKeyError: 7\n',
+        {"python_traceback"},
+        set(),
+    ),
+    "a monitor names the rank that it watches": (
+        "[WARNING] [RankMonitorServer:34] Did not get subsequent heartbeat. Waited 171.92 seconds.\n",
+        {"nccl_heartbeat_timeout"},
+        {34},
     ),
     "what only may be the cause": (
         "(raylet, ip=10.0.0.1) A worker died or was killed while executing a task by an unexpected system error. There are some potential root "
