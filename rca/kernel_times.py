@@ -17,7 +17,7 @@ has a date of its own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -36,6 +36,10 @@ YEARS_BACK: Final = 8  # of a stamp without year: so many are tried, for a 29 Fe
 
 Instants = tuple[datetime, datetime]
 Key = tuple[str, str]
+Twins = Mapping[
+    tuple[Any, ...], tuple[datetime, float | None]
+]  # (whose, message) -> its instant elsewhere, and the time since boot beside it
+PID: Final = 4  # place of the process in a message's body
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def kernel_times(
     told = _told(tracks, {}, boots)
     _date_boots_by_twins(tracks, boots, told)
     killed = _told_kills(tracks, kills)
-    told = killed | told
+    told = {**killed, **told}
     for track in tracks:
         _date_stamps(track, boots, told, span, noted_boots.get(track.host or ""))
         _vote(track, boots, told)
@@ -130,18 +134,18 @@ def _date_boots(tracks: Sequence[Track], boots: Boots, noted: Mapping[str, datet
         pairs.sort()
 
 
-def _date_boots_by_twins(tracks: Sequence[Track], boots: Boots, told: Mapping[tuple[Any, ...], datetime]) -> None:
+def _date_boots_by_twins(tracks: Sequence[Track], boots: Boots, told: Twins) -> None:
     """For boots that nothing dated yet, from the instants that other files tell of the same messages, where all agree."""
     found: dict[int, list[datetime]] = defaultdict(list)
     for track in tracks:
         once = _once(track)
         for spot in track.spots:
-            boot, at = boots.find(spot.boot), told.get((track.whose, spot.body))
+            boot, at = boots.find(spot.boot), _twin(track, spot, told)
             if at is not None and spot.uptime_s is not None and spot.body in once and boot not in boots.pairs:
                 began = after(at, -spot.uptime_s)
                 found[boot] += [began] if began is not None else []
     for boot, moments in found.items():
-        if (max(moments) - min(moments)).total_seconds() <= SAME_BOOT_S:
+        if moments and _apart_s(moments) <= SAME_BOOT_S:
             boots.pairs[boot] = [(0.0, min(moments))]
 
 
@@ -157,26 +161,38 @@ def _drop_contradicted(tracks: Sequence[Track], boots: Boots) -> None:
         del boots.pairs[boot]
 
 
-def _told(tracks: Sequence[Track], by_wall: Mapping[int, Placed], boots: Boots) -> dict[tuple[Any, ...], datetime]:
-    """(host, message) -> its instant, where exactly one file tells it, exactly once, with an instant."""
-    found: dict[tuple[Any, ...], list[datetime]] = defaultdict(list)
+def _told(tracks: Sequence[Track], by_wall: Mapping[int, Placed], boots: Boots) -> Twins:
+    """Messages that files tell once with an instant, and all the same one. Only those that name a process: others come word for word again."""
+    found: dict[tuple[Any, ...], list[tuple[datetime, float | None]]] = defaultdict(list)
     for track in tracks:
+        once = _once(track) if track.host is not None else frozenset()
         for spot in track.spots:
             wall = by_wall.get(id(spot))
             at = spot.at or (wall.at if wall is not None else _by_boot(spot, boots))
-            if spot.body is not None and at is not None and track.host is not None:
-                found[track.whose, spot.body].append(at)
-    return {key: moments[0] for key, moments in found.items() if len(moments) == 1}
+            if spot.body in once and spot.body is not None and spot.body[PID] is not None and at is not None:
+                found[track.whose, spot.body].append((at, spot.uptime_s))
+    return {key: moments[0] for key, moments in found.items() if _apart_s(at for at, _ in moments) <= SAME_BOOT_S}
 
 
-def _told_kills(tracks: Sequence[Track], kills: Mapping[tuple[str, int], datetime]) -> dict[tuple[Any, ...], datetime]:
-    """(host, message) -> when the launcher saw the end of the process that the kernel's message says it killed."""
-    found = {}
+def _told_kills(tracks: Sequence[Track], kills: Mapping[tuple[str, int], datetime]) -> Twins:
+    """When the launcher saw the end of the process that the kernel's message says it killed."""
+    found: dict[tuple[Any, ...], tuple[datetime, float | None]] = {}
     for track in tracks:
         for spot in track.spots:
-            if spot.body is not None and spot.body[0] == "oom" and (at := kills.get((track.host or "", spot.body[4] or -1))) is not None:
-                found[track.whose, spot.body] = at
+            if spot.body is not None and spot.body[0] == "oom" and (at := kills.get((track.host or "", spot.body[PID] or -1))) is not None:
+                found[track.whose, spot.body] = at, None
     return found
+
+
+def _twin(track: Track, spot: Spot, told: Twins) -> datetime | None:
+    """The instant that is told of a message elsewhere; not where another time since boot stands beside it: then it is another message."""
+    at, uptime = told.get((track.whose, spot.body), (None, None))
+    return None if uptime is not None and spot.uptime_s is not None and abs(uptime - spot.uptime_s) > SAME_BOOT_S else at
+
+
+def _apart_s(moments: Iterable[datetime]) -> float:
+    listed = list(moments)
+    return (max(listed) - min(listed)).total_seconds()
 
 
 def _once(track: Track) -> frozenset[tuple[Any, ...]]:
@@ -193,7 +209,7 @@ def _by_boot(spot: Spot, boots: Boots) -> datetime | None:
     return found.at if found is not None else None
 
 
-def _known(track: Track, boots: Boots, told: Mapping[tuple[Any, ...], datetime]) -> Iterator[tuple[int, datetime, float]]:
+def _known(track: Track, boots: Boots, told: Twins) -> Iterator[tuple[int, datetime, float]]:
     """Places with a stamp without zone whose instant is told otherwise (in the same line, by its boot, by the same message elsewhere), and how far
     the two may be apart, s."""
     once = _once(track)
@@ -205,13 +221,11 @@ def _known(track: Track, boots: Boots, told: Mapping[tuple[Any, ...], datetime])
             yield place, spot.epoch, SLACK_S
         elif by_boot is not None:
             yield place, by_boot, min(SLACK_S, _lag(spot) + DRIFT * (spot.uptime_s or 0.0))
-        elif spot.body in once and (at := told.get((track.whose, spot.body))) is not None:
+        elif spot.body in once and (at := _twin(track, spot, told)) is not None:
             yield place, at, SLACK_S
 
 
-def _date_stamps(
-    track: Track, boots: Boots, told: Mapping[tuple[Any, ...], datetime], span: Instants | None, booted: datetime | None
-) -> None:
+def _date_stamps(track: Track, boots: Boots, told: Twins, span: Instants | None, booted: datetime | None) -> None:
     """Gives the stamps their years (and days)."""
     texts = [spot.text for spot in track.spots]
     near = {place: at.replace(tzinfo=None) for place, at, _ in _known(track, boots, told)}
@@ -242,7 +256,7 @@ def _nearest(texts: Sequence[str | None], span: Instants | None) -> list[datetim
     return best[1] if best is not None else [None] * len(texts)
 
 
-def _vote(track: Track, boots: Boots, told: Mapping[tuple[Any, ...], datetime]) -> None:
+def _vote(track: Track, boots: Boots, told: Twins) -> None:
     """What the lines whose instant is told otherwise say of the zone."""
     for place, at, slack in _known(track, boots, told):
         local = track.spots[place].local

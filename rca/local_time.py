@@ -11,6 +11,7 @@ __all__ = ["QUARTER_S", "chained", "filled", "whole_zone"]
 
 QUARTER_S: Final = 900  # zones are multiples of this
 MAX_ZONE_S: Final = 14 * 3600
+HALF_YEAR: Final = timedelta(days=183)
 LEAP_DAY: Final = "02-29"
 NO_YEAR: Final = re.compile(r"\d\d-\d\dT")
 NO_DAY: Final = re.compile(r"\d\d:\d\d")
@@ -20,7 +21,7 @@ FULL: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]")
 def filled(text: str, near: datetime) -> datetime | None:
     """A stamp YYYY-MM-DDThh:mm:ss, MM-DDThh:mm:ss or hh:mm:ss as the naive time nearest to `near`; None for no stamp.
 
-    A 29 February is looked for in the leap years around: it must not be read before its year is known.
+    A 29 February is looked for in the leap years around, the last one rather than the next: it must not be read before its year is known.
     """
     near = near.replace(tzinfo=None)
     short = re.sub(r"[T ]", "T", text.strip().replace(",", "."), count=1)
@@ -36,7 +37,7 @@ def filled(text: str, near: datetime) -> datetime | None:
             found.append(datetime.fromisoformat(candidate).replace(tzinfo=None))
         except ValueError:  # 29 February of another year, or no stamp at all
             continue
-    return min(found, key=lambda t: abs(t - near), default=None)
+    return min(found, key=lambda t: (t - near > HALF_YEAR, abs(t - near)), default=None)
 
 
 def chained(texts: Sequence[str | None], near: Mapping[int, datetime]) -> list[datetime | None]:

@@ -150,16 +150,44 @@ def test_nothing_tells_a_zone(tmp_path: Path) -> None:
 
 
 class TestBoots:
-    def test_a_new_boot_in_the_middle(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("mark", ["[    0.000000] Linux version 5.15.0\n", "-- Reboot --\n", ""], ids=["kernel", "journal", "unmarked"])
+    def test_a_new_boot_in_the_middle(self, tmp_path: Path, mark: str) -> None:
         """What was noted is of the last boot: what came before it has no instant, and is not ordered by its time since another boot."""
         again = BOOT + timedelta(days=4)
         first, second = scene(BOOT + timedelta(hours=9), (0, 50)), [(at, text) for at, text in scene(again + timedelta(hours=2), (0, 60))]
-        text = dmesg(first, BOOT) + "[    0.000000] Linux version 5.15.0\n" + dmesg(second, again)
-        case = kernel_case(tmp_path, {"a.log": text}, {"a.log": "host-a"}, hosts=noted(again, None))
+        text = dmesg(first, BOOT) + mark + dmesg(second, again)
+        files = {"a.log": text, "old.log": dmesg(first[1:], BOOT)}
+        case = kernel_case(tmp_path, files, dict.fromkeys(files, "host-a"), hosts=noted(again, None))
         found = placed(case)["a.log"]
         assert found[:2] == [None, None]
         assert close(found[2:], second)
-        assert [boot for _, boot in sorted(case.derive(clocks).kernel.boots.items())] == [0, 0, 1, 1]
+        assert placed(case)["old.log"] == [None], "the last boot of its file, but not of the host"
+        boots = case.derive(clocks).kernel.boots
+        told = [boots["a.log", record] for record in sorted(r for f, r in boots if f == "a.log")]
+        assert (told[0], told[2]) == (told[1], told[3])
+        assert boots["old.log", "L1"] == told[0] != told[2]
+
+    def test_a_host_that_slept(self, tmp_path: Path) -> None:
+        """The time since boot stands still meanwhile: the clock of the line counts."""
+        woke, slept = START + timedelta(hours=9, minutes=7), timedelta(hours=5, minutes=7, seconds=20)
+        line = f"{short(woke)} host-a kernel: [{(woke - slept - BOOT).total_seconds():12.6f}] {xid(7)}\n"
+        journal = f"{START:%Y-%m-%dT%H:%M:%S.%fZ} host-a kernel: [{(START - BOOT).total_seconds():12.6f}] {xid(1)}\n"
+        cases: list[tuple[str, str, dict[str, Any]]] = [
+            ("audit", audit(START, BOOT, timedelta()) + line, {}),
+            ("journal", journal + line, {"hosts": noted(BOOT - timedelta(days=300), timedelta())}),
+        ]
+        for name, text, rows in cases:
+            assert close(placed(kernel_case(tmp_path, {name: text}, **rows))[name][-1:], [(woke, xid(7))]), name
+
+    def test_a_message_that_names_no_process_may_come_again(self, tmp_path: Path) -> None:
+        """Word for word, in another boot: it ties no clocks together."""
+        body = "pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:16:01.0"
+        again = BOOT + timedelta(days=2)
+        files = {
+            "ring.old": dmesg([(BOOT + timedelta(hours=1), body)], BOOT),
+            "journal": iso([(again + timedelta(hours=3), body)], timedelta()),
+        }
+        assert placed(kernel_case(tmp_path, files, dict.fromkeys(files, "host-a")))["ring.old"] == [None]
 
     def test_a_syslog_of_two_boots_is_of_one_zone(self, tmp_path: Path) -> None:
         again = BOOT + timedelta(days=4, seconds=333)
@@ -228,6 +256,15 @@ class TestSummerTime:
         ends = audit(told[0][0], None, timedelta(hours=1)) + text + audit(told[-1][0], None, timedelta(hours=2))
         found = placed(kernel_case(tmp_path, {"b.log": ends}))["b.log"]
         assert all(one is None or close([one], [at]) for one, at in zip(found, told, strict=True)), "where the hour was lost is not told"
+
+    def test_an_hour_forward_in_a_boot_that_nothing_dates(self, tmp_path: Path) -> None:
+        """The time since boot shows where the clock was put forward; the zone that was noted is the one afterwards."""
+        change = datetime(2025, 3, 30, 1, 0, tzinfo=UTC)
+        told, text = self.texts(change, 1, 2, change - timedelta(days=9))
+        again = change + timedelta(days=2)
+        later = scene(again + timedelta(minutes=5), (0, 40))
+        case = kernel_case(tmp_path, {"a.log": text + syslog(later, again, timedelta(hours=2))}, hosts=noted(again, timedelta(hours=2)))
+        assert close(placed(case)["a.log"], [*told, *later], 2.0)
 
     def test_a_clock_that_was_set_is_no_summer_time(self, tmp_path: Path) -> None:
         told, text = self.texts(self.ENDS, 2, 1, None)
@@ -306,6 +343,7 @@ class TestLocalTime:
             found = filled(text, near)
             assert found is not None, text
             assert found.year == year, text
+        assert [filled("02-29T10:00:00", datetime(year, 3, 4)) for year in (2025, 2026, 2027)] == [datetime(2024, 2, 29, 10)] * 3
         assert filled("23:59:59.5", datetime(2025, 3, 4, 0, 1)) == datetime(2025, 3, 3, 23, 59, 59, 500000)
         assert [filled(text, near) for text in ("soon", "", "99:99:99", "02-30T00:00:00")] == [None] * 4
         assert filled("23:00:00", datetime.min) is not None, "before the first day there is none"
