@@ -115,6 +115,14 @@ def test_of_two_ends_on_several_hosts_the_one_that_was_bad_before(tmp_path: Path
     assert only(rack, tmp_path / "b").hosts == ("host-02",)
 
 
+def test_fault_that_the_job_outlived_did_not_end_it(tmp_path: Path) -> None:
+    rack = Rack(num_hosts=2).xid(1, -3600.0, 94, CONTAINED).xid(6, 0.0, 79, OFF_THE_BUS)
+    words = {rank: [(n * 60.0 - 7200.0, f"INFO [rank{rank}] step {n} loss 2.0") for n in range(120)] for rank in (0, 5)}
+    assert only(rack, tmp_path / "a", logs_of=words).ranks == (6,)
+    survived = Rack(num_hosts=2).xid(1, -3600.0, 94, CONTAINED)
+    assert ask_of(survived, tmp_path / "b", logs_of=words).status == "clear"
+
+
 def test_link_that_goes_on_is_no_strong_record(tmp_path: Path) -> None:
     found = only(Rack(num_hosts=1).xid(1, 0.0, 149, LINK_RECOVERED), tmp_path)
     assert found.sign == "nonfatal_link_record"

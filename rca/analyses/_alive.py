@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-__all__ = ["Sign", "was_seen_after", "went_on"]
+__all__ = ["Sign", "last_steps", "was_seen_after", "went_on"]
 
 LINGERS: Final = timedelta(seconds=2)  # how long the last words of a dying process may come behind the record of its end
 STEPS_ON: Final = (
@@ -91,6 +91,16 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
         return True
     seen_at = after.moved.get(line.rank) if line.rank is not None else None
     return seen_at is not None and logs.clocks.order((seen_at, logs.hosts.get(line.rank or 0)), (line.at, line.clock)) == 1
+
+
+def last_steps(case: Tables, logs: JobLogs) -> list[tuple[datetime, str | None]]:
+    """Until when, by the clock of each host, the job made steps for certain: what a kernel recorded before has not ended it."""
+    after = case.derive(_after)
+    last: dict[str | None, datetime] = {}
+    for at, rank in (*after.of_job, *after.own):
+        host = logs.hosts.get(rank)
+        last[host] = max(at, last.get(host, at))
+    return [(at, host) for host, at in last.items()]
 
 
 def _printed_on(after: _After, line: Line) -> bool:

@@ -1,7 +1,7 @@
 """Kernel records of the job's hosts: which began a chain, which only followed, and which ranks sit on the device.
 
-1. A record counts when it is of a host of the job and in the job's time. A corrected error never does. Where nothing but kernel logs tells of the
-   job, the last records of GPUs and switches count that stand near the end of their logs.
+1. A record counts when it is of a host of the job and in the job's time, and the job made no more steps after it. A corrected error never does.
+   Where nothing but kernel logs tells of the job, the last records of GPUs and switches count that stand near the end of their logs.
 2. Of an Xid the catalogue says what it can be: the root of a chain, its consequence, the repair of memory, or an application's own fault.
    What follows from what by the edges of the catalogue (`_kernel_edges`), or by its own line, is never a root.
 3. Where no device has a root, what may be either is a root unless an earlier record of the host, or of a link's other end, explains it.
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from rca.analyses._alive import last_steps
 from rca.analyses._faults import Story
 from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line
 from rca.analyses._kernel_edges import Link, chain_of, follow
@@ -156,7 +157,9 @@ def scene(case: Tables, told: Story) -> Scene:
     if not dated:
         last = _last_undated(case, everything)
         in_time = last if told.logs.span is None or any(r.line.rank is not None for r in last) else []  # a process of the job dates them
-    live = sorted((r for r in in_time if not _after_the_end(r, told)), key=lambda r: (r.at_s, r.line.evidence_id, r.order))
+    steps = last_steps(case, told.logs)
+    ended = [r for r in in_time if not _after_the_end(r, told) and not _was_outlived(r, steps, told.logs)]
+    live = sorted(ended, key=lambda r: (r.at_s, r.line.evidence_id, r.order))
     links = follow(live, told.logs.clocks)
     first = [r for n, r in enumerate(live) if n not in links and r.cause]
     repeated = _repeated([r for r in first if r.code in REPEATING and r.role == "application"], everything)
@@ -177,6 +180,11 @@ def scene(case: Tables, told: Story) -> Scene:
         tuple(live),
         links,
     )
+
+
+def _was_outlived(record: Record, steps: Iterable[tuple[datetime, str | None]], logs: JobLogs) -> bool:
+    """Whether the job made steps for certain after a record."""
+    return any(logs.clocks.order(last, (record.line.at, record.line.clock)) == 1 for last in steps)
 
 
 def _last_records(case: Tables, records: Iterable[Record]) -> tuple[datetime, datetime] | None:
