@@ -124,10 +124,11 @@ def _facts(raw: str, number: int) -> list[Fact]:
 def _of_program(line: Line) -> list[Fact]:
     """What NCCL or torch says as it starts."""
     about = {"record": f"L{line.number}", "host": line.host, "rank": line.rank}
-    if differs := _DIFFERS.search(line.text):
-        both = ((int(differs["a"]), differs["one"]), (int(differs["b"]), differs["two"]))
-        named = [{**about, "host": None, "rank": rank, "value": nccl_version(int(code))} for rank, code in both]
-        return [("configs", row | {"component": "nccl", "source": "nccl_log", "observed_at": line.at}) for row in named if row["value"]]
+    if differs := _DIFFERS.search(line.text):  # who prints it stands last
+        both = ((None, int(differs["a"]), differs["one"]), (line.host, int(differs["b"]), differs["two"]))
+        named = [{**about, "host": host, "rank": rank, "value": nccl_version(int(code))} for host, rank, code in both]
+        told_by = {"component": "nccl", "source": "nccl_mismatch", "observed_at": line.at}
+        return [("configs", row | told_by) for row in named if row["value"]]
     if using := _USING.search(line.text):
         ends = (found.groupdict() for found in _INTERFACE.finditer(using["rest"]))
         return [("host_addresses", about | end | {"address": end["address"].strip("[]").partition("%")[0]}) for end in ends]

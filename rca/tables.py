@@ -493,7 +493,9 @@ _ALL: Final = (
         ),
         Column("value", TEXT, "version, setting or hash, as the source writes it"),
         Column(
-            "source", TEXT, "what told it: capture, kernel_log, nccl_log, torch_log, nvidia_smi, pip, env, collect_env, kubernetes, table"
+            "source",
+            TEXT,
+            "told by: capture, kernel_log, nccl_log, nccl_mismatch (it refused two ranks), torch_log, nvidia_smi, pip, env, collect_env, kubernetes, table",
         ),
         Column("observed_at", INSTANT, "when it was so; null where the source gives no date, year and zone"),
         lead=_FROM,

@@ -210,6 +210,18 @@ def test_a_complaint_about_versions_names_the_odd_host(text: str, tmp_path: Path
     assert drift(case) == {}
 
 
+def test_nccl_itself_names_the_ranks_whose_version_differs(tmp_path: Path) -> None:
+    """No host is told but by the line itself, and no table of versions is there."""
+    lines = [
+        f"node-{rank // 2}:{100 + rank}:1 [0] init.cc:871 NCCL WARN Mismatched NCCL version detected : rank {0 if rank in (4, 5) else 4} version "
+        f"{22105 if rank in (4, 5) else 21805} rank {rank} version {21805 if rank in (4, 5) else 22105}"
+        for rank in range(8)
+    ]
+    case = scene(tmp_path, {}, kernel="\n".join(lines))
+    assert (drift(case)["complained"].ranks, drift(case)["complained"].hosts) == ((4, 5), ("node-2",))
+    assert judge(case).verdict.cause == "config_drift"
+
+
 def test_a_driver_whose_halves_differ_is_told_by_its_kernel(tmp_path: Path) -> None:
     kernel = (
         "2026-03-02T09:00:00+00:00 host-1 kernel: NVRM: API mismatch: the client has the version 550.54.15, but\n"
@@ -223,6 +235,3 @@ def test_a_driver_whose_halves_differ_is_told_by_its_kernel(tmp_path: Path) -> N
 
 def test_one_host_alone_cannot_be_compared(tmp_path: Path) -> None:
     assert ask(scene(tmp_path, hosts(1)), "config_drift").status == "blind"
-
-
-

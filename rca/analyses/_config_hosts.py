@@ -18,7 +18,7 @@ from rca.analyses._job_hosts import JobHosts
 from rca.analyses._job_logs import JobLogs
 from rca.types import Cite, Tables
 
-__all__ = ["Compared", "Values", "compared", "is_load_bearing", "values_of_hosts"]
+__all__ = ["Compared", "Held", "Values", "compared", "hosts_of_ranks", "is_load_bearing", "values_of_hosts"]
 
 ENOUGH: Final = 3  # hosts that a majority takes
 SHARE: Final = 2 / 3  # of the hosts that have a value must have the same one
@@ -109,12 +109,22 @@ def is_load_bearing(component: str) -> bool:
     return _LOAD_BEARING.fullmatch(component) is not None
 
 
+def hosts_of_ranks(case: Tables, logs: JobLogs, hosts: JobHosts) -> Mapping[int, str]:
+    """rank -> its one host: as the job's own evidence places it, else as the rows that name both do."""
+    named: dict[int, set[str]] = defaultdict(set)
+    for host, rank in case.table("configs").select("host", "rank").drop_nulls().unique().collect().iter_rows():
+        named[rank].add(host)
+    placed = {**named, **{rank: set(names) for rank, names in hosts.of_ranks.items() if names}}
+    return {rank: next(iter(names)) for rank, names in sorted(placed.items()) if len(names) == 1} | dict(logs.hosts)
+
+
 def values_of_hosts(case: Tables, logs: JobLogs, hosts: JobHosts) -> Values:
     """What each host of the job has; of all hosts where the table names none of the job's."""
     rows = case.table("configs").select("evidence_id", "record", "host", "rank", "component", "value", "observed_at").collect()
     told: dict[tuple[str, str], list[tuple[datetime | None, str, str, str]]] = defaultdict(list)
+    of_rank = hosts_of_ranks(case, logs, hosts)
     for evidence_id, record, named, rank, component, value, at in rows.iter_rows():
-        host = named or (logs.hosts.get(rank) if rank is not None else None)
+        host = named or (of_rank.get(rank) if rank is not None else None)
         if host and component and value and not _is_its_own(component):
             told[component, host].append((at, evidence_id, record, value))
     of_job = {host for _, host in told} & hosts.named

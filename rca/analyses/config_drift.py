@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rca.analyses._config_hosts import Compared, Held, Values, compared, is_load_bearing, values_of_hosts
+import polars as pl
+
+from rca.analyses._config_hosts import Compared, Held, Values, compared, hosts_of_ranks, is_load_bearing, values_of_hosts
 from rca.analyses._faults import Story, story
 from rca.analyses._job_hosts import READS as HOST_READS
-from rca.analyses._job_hosts import job_hosts
+from rca.analyses._job_hosts import JobHosts, job_hosts
 from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._kernel_roots import scene
 from rca.analyses._stack_views import loop_of, main_views, movement
@@ -52,11 +54,12 @@ _COMPLAINT: Final = re.compile(
 def analyse(case: Tables) -> Sequence[Finding]:
     """A finding for each set of hosts that differ; with what failed there, one more that names ranks."""
     told = case.derive(story)
-    values = values_of_hosts(case, told.logs, job_hosts(case))
+    job = job_hosts(case)
+    values = values_of_hosts(case, told.logs, job)
     if not any(len(held) > 1 for held in values.values()):
         raise NotEnoughEvidence("versions of one host only are known, or of none: there is nothing to compare")
     differing = [*compared(values), *_torn_drivers(values)]
-    return [*_mentions(differing), *_accusation(case, told, [d for d in differing if d.odd and is_load_bearing(d.component)])]
+    return [*_mentions(differing), *_accusation(case, told, job, [d for d in differing if d.odd and is_load_bearing(d.component)])]
 
 
 def _torn_drivers(values: Values) -> list[Compared]:
@@ -108,17 +111,19 @@ def _one(one: Compared) -> str:
     return one.says
 
 
-def _accusation(case: Tables, told: Story, odd: Sequence[Compared]) -> list[Finding]:
-    """The ranks that failed on the one odd host, where nothing else explains it."""
+def _accusation(case: Tables, told: Story, job: JobHosts, odd: Sequence[Compared]) -> list[Finding]:
+    """The ranks of the one odd host: that versions do not fit is complained of, or they failed and nothing else explains it."""
     hosts = {host for one in odd for host in one.odd}
     if not hosts:
         return []
+    places = hosts_of_ranks(case, told.logs, job)
     spoken = (line for line in told.logs.lines if line.signature not in QUIET)
     complaints = [line for line in spoken if _COMPLAINT.search(f"{line.exception or ''} {line.text}")]
-    if complaints and len(hosts) == 1:
-        return [_complained(told, odd, next(iter(hosts)), complaints)]
+    refused = [one for one in odd if one.component == "nccl"] if _has_refused(case) else []
+    if len(found := {host for one in refused for host in one.odd} or (hosts if complaints else set())) == 1:
+        return [_complained(told, places, refused or odd, next(iter(found)), () if refused else complaints)]
     suspects = _unexplained(case, told)
-    on = {told.logs.hosts.get(rank) for rank in suspects}
+    on = {places.get(rank) for rank in suspects}
     if len(on) != 1 or not on <= hosts:
         return []
     (host,) = on
@@ -127,10 +132,20 @@ def _accusation(case: Tables, told: Story, odd: Sequence[Compared]) -> list[Find
     return [_finding("failed_there", told, suspects, says, fitting, str(host), ())]
 
 
-def _complained(told: Story, odd: Sequence[Compared], host: str, complaints: Sequence[Line]) -> Finding:
-    own = tuple(sorted({line.rank for line in complaints if line.rank is not None and told.logs.hosts.get(line.rank) == host}))
-    says = f"a log complains of versions that do not fit ({complaints[0].text.strip()[:160]}), and {host} is the odd one: {_says(odd)}"
-    return _finding("complained", told, own or told.logs.ranks_on(host), says, odd, host, complaints)
+def _has_refused(case: Tables) -> bool:
+    """Whether NCCL itself refused to connect ranks because their versions differ."""
+    return bool(case.table("configs").filter(pl.col("source") == "nccl_mismatch").head(1).collect().height)
+
+
+def _complained(told: Story, places: Mapping[int, str], odd: Sequence[Compared], host: str, complaints: Sequence[Line]) -> Finding:
+    on_host = tuple(sorted(rank for rank, name in places.items() if name == host))
+    own = tuple(sorted({line.rank for line in complaints if line.rank is not None and line.rank in on_host}))
+    what = (
+        f"a log complains of versions that do not fit ({complaints[0].text.strip()[:160]})"
+        if complaints
+        else "NCCL refused ranks of two versions"
+    )
+    return _finding("complained", told, own or on_host, f"{what}, and {host} is the odd one: {_says(odd)}", odd, host, complaints)
 
 
 def _finding(
