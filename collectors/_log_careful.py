@@ -14,6 +14,7 @@ from collectors._lines import Block
 from collectors._log_json import event_of, message_of, object_of
 from collectors._log_prefix import Line, parse, pieces
 from collectors._log_rows import Rows
+from collectors._log_shape import STEP
 from collectors._log_signatures import Sighting, classify
 from collectors._log_traceback import MAX_FRAMES, Chain, bare_exception, begins, signatures_of
 from rca.tables import TABLES
@@ -25,7 +26,7 @@ MAX_WAIT = 500  # lines of other streams after which an open traceback counts as
 EXPIRE_EVERY = 50  # lines
 MAX_ANNOUNCED = 10_000  # different announcements that are kept
 KERNEL: Final = re.compile(r"^\W{0,4}(?:<\d+>)?\[ *\d+\.\d{4,6}\]|\bkernel: |NVRM: Xid|^\d+,\d+,\d+,-")  # lines of another log
-_WHAT: Final = re.compile(r"^\s*what\(\): +")
+_WHAT: Final = re.compile(r"^\s*(?:what\(\): +){1,9}")  # ranks that abort at once share a line
 _IGNORED: Final = re.compile(r"Exception ignored in")  # Python goes on: no event
 _TERMINATE: Final = re.compile(r"terminate called after throwing an instance of '(?P<type>[^']{1,200})'")
 
@@ -196,7 +197,7 @@ class Log:
         sightings = self.said.sees(line)
         if line.label is not None and any(s.signature.startswith("elastic_") or not s.fields for s in sightings):
             self.tasks_are_nodes, line = True, replace(line, rank=None)  # a launcher speaks, of its workers
-        sightings = sightings or classify(line.text)
+        sightings = sightings or classify(line.text, line.level)
         for sighting in sightings:
             if sighting.signature == "elastic_agent_signal":
                 self.said.has_failed = True  # what ends from now on was stopped
@@ -229,29 +230,37 @@ class _Ear(Log):
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[dict[str, Any]] = []
-        self.num_lines = 0
+        self.lines: list[Line] = []
+        self.heard: list[tuple[Line, dict[str, Any]]] = []
 
     def _of_task(self, line: Line) -> Line:
         return line
 
     def _line(self, line: Line, before: str) -> None:
-        self.num_lines += 1
+        self.lines.append(line)
         super()._line(line, before)
 
     def _step(self, line: Line, row: dict[str, Any]) -> None:
-        said = {name: getattr(line, name) for name in ("rank", "label", "host", "pid", "group_rank", "level", "is_bare")}
-        self.heard.append(dict.fromkeys(TABLES["progress"].schema) | row | said | {"has_stream": self.num_lines > 0})
+        self.heard.append((line, row))
+
+    @property
+    def has_learnt(self) -> bool:
+        """Whether lines to come are read in another way than they were."""
+        return bool(self._open or self._announced or self._loose) or self.tasks_are_nodes or self.said != launcher.Launcher()
 
 
 def hear(raw: str) -> dict[str, Any] | None:
-    """The one step that a line tells, whatever was read before; None where it tells none, or anything else besides.
-
-    Columns of `progress`, and of the line: label, host, pid, group_rank, level, is_bare; `has_stream` = it would count to an open traceback
-    of its writer.
-    """
+    """All that a line tells, whatever was read before, as `_log_shape.Hear` describes it; None where that is more, or another thing."""
     ear = _Ear()
     ear.take(raw, 1, "")
-    if len(ear.heard) != 1 or ear.num_lines > 1 or ear.has_seen_something:
+    if KERNEL.search(raw) or len(ear.lines) > 1 or len(ear.heard) > 1 or ear.has_learnt:
         return None
-    return ear.heard[0]
+    line, row = ear.heard[0] if ear.heard else (ear.lines[0] if ear.lines else Line(1, ""), {})
+    said = {name: getattr(line, name) for name in ("rank", "label", "host", "pid", "group_rank", "level", "is_bare")}
+    kinds = ear.rows.kinds
+    if kinds and (ear.heard or len(kinds) > 1 or line.label is not None or launcher.Launcher().sees(line)):
+        return None
+    tells = STEP if ear.heard else ""
+    if kinds:
+        tells, said["rank"], said["host"], said["pid"] = kinds[0]
+    return dict.fromkeys(TABLES["progress"].schema) | row | said | {"has_stream": bool(ear.lines), "tells": tells}

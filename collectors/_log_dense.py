@@ -1,7 +1,7 @@
-"""Steps that were read by columns, among lines that are read carefully: which of them stand, in which order, and what they count to.
+"""Lines that were read by columns, among those that are read carefully: which of them stand, in which order, and what they count to.
 
-Left to the careful reader are lines of which it makes a row of `log_events` or learns something: the first step of a writer, steps that are
-not finite as long as each of them is a row, and a rank that is not the number of its task. All others only count to rows that are there.
+Left to the careful reader are lines of which it makes a row of `log_events` or learns something: the first step of a writer, events and
+steps that are not finite as long as each is a row of its own, and a rank that is not the number of its task. All others only count.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from collectors._log_shape import PROGRESS
-from collectors._log_shapes import Lines, Steps
+from collectors._log_shape import PROGRESS, STEP
+from collectors._log_shapes import Alike
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,38 +21,54 @@ if TYPE_CHECKING:
 __all__ = ["Dense", "StepRows"]
 
 _NOT_FINITE: Final = "loss_nan"
+_Writer = tuple[int | None, int | None]  # rank and pid
 
 
 class Dense:
-    """The lines of one block whose steps are read by columns. A place is that of a line in the block, from 0."""
+    """The lines of one block that are read by columns. A place is that of a line in the block, from 0."""
 
-    def __init__(self, found: Sequence[Steps], log: Log) -> None:
-        self._found, self._log = found, log
-        self._left = {place for steps in found for place in self._to_leave(steps)}
+    def __init__(self, found: Sequence[Alike], quiet: Sequence[int], log: Log) -> None:
+        self._found, self._quiet, self._log = found, quiet, log
+        self._left: set[int] = set()
+        self._firsts: dict[int, list[tuple[Alike, _Writer]]] = {}  # lines read carefully because more of them may have to be
+        for alike in found:
+            rows = alike.rows
+            if not log.tasks_are_nodes and _has(rows["task"]) and _has(rows["said"]):
+                self._left.update(rows["place"].filter(rows["said"] != rows["task"]).head(1))
+            for writer, place, _ in _writers(rows):
+                if self._makes_row(alike, writer):
+                    self._leave_first(alike, writer, place)
 
-    def _to_leave(self, steps: Steps) -> set[int]:
-        fixed, rows = steps.shape.fixed, steps.rows
-        left: set[int] = set()
-        if not self._log.tasks_are_nodes and _has(rows["task"]) and _has(rows["said"]):
-            left.update(rows["place"].filter(rows["said"] != rows["task"]).head(1))
-        for rank in rows["rank"].unique():
-            if not self._log.rows.knows_writer(rank, fixed["host"]):
-                left.add(rows["place"].filter(rows["rank"].eq_missing(rank))[0])
-            if fixed["is_finite"] is False:
-                is_one_kind = "pid" in fixed and self._log.rows.is_full(_NOT_FINITE, rank, fixed["host"], fixed["pid"])
-                left.update(() if is_one_kind else rows["place"].filter(rows["rank"].eq_missing(rank)))
-        return left
+    def _leave_first(self, alike: Alike, writer: _Writer, place: int) -> int:
+        self._left.add(place)
+        self._firsts.setdefault(place, []).append((alike, writer))
+        return place
+
+    def _makes_row(self, alike: Alike, writer: _Writer) -> bool:
+        fixed, (rank, pid) = alike.shape.fixed, writer
+        if fixed["tells"] != STEP:
+            return bool(fixed["tells"]) and not self._log.rows.is_full(fixed["tells"], rank, fixed["host"], pid)
+        if not self._log.rows.knows_writer(rank, fixed["host"]):
+            return True
+        return fixed["is_finite"] is False and not self._log.rows.is_full(_NOT_FINITE, rank, fixed["host"], pid)
+
+    def was_taken(self, place: int) -> Iterator[int]:
+        """The line was read carefully. Gives the places of those that have to be because of that: of its writer, as that one made no row."""
+        for alike, writer in self._firsts.pop(place, ()):
+            if self._makes_row(alike, writer):
+                places = alike.rows["place"].filter((alike.rows["place"] > place) & _is_of(alike.rows, writer))
+                yield from (self._leave_first(alike, writer, following) for following in places.head(1))
 
     def without(self, held: Sequence[int]) -> list[int]:
         """The held places that are not read by columns, ascending."""
         import polars as pl
 
-        if not self._found:
+        if not self._found and not self._quiet:
             return list(held)
-        places = pl.concat([steps.rows["place"] for steps in self._found])
+        places = pl.concat([*(alike.rows["place"] for alike in self._found), pl.Series(self._quiet, dtype=pl.Int64)])
         rest = pl.Series(held, dtype=pl.Int64)
-        rest = rest.filter(~rest.is_in(places.implode())) if len(rest) > len(places) or places.n_unique() < len(rest) else rest.clear()
-        return sorted({*rest, *(self._left.intersection(held))})
+        rest = rest.clear() if len(places) == len(rest) == places.n_unique() else rest.filter(~rest.is_in(places.implode()))
+        return sorted({*rest, *self._left.intersection(held)})
 
     def passes(self, place: int) -> bool:
         """Whether the line is read by columns and counts to nothing that is open."""
@@ -63,13 +79,13 @@ class Dense:
 
     @cached_property
     def _streams(self) -> dict[int, tuple[Any, ...] | None]:
-        """The writer of each line, as `Line.stream` names it; None = the line counts to no traceback. Lines of several pieces are left out."""
+        """The writer of each line, as `Line.stream` names it; None = the line counts to no traceback. Only of steps, and of lines of one piece."""
         streams: dict[int, tuple[Any, ...] | None] = {}
         several: set[int] = set()
-        for steps in self._found:
-            fixed = steps.shape.fixed
-            for place, rank, task in zip(steps.rows["place"], steps.rows["said"], steps.rows["task"], strict=True):
-                if place in streams:
+        for alike in self._found:
+            fixed = alike.shape.fixed
+            for place, rank, task in zip(alike.rows["place"], alike.rows["said"], alike.rows["task"], strict=True):
+                if place in streams or fixed["tells"] != STEP:
                     several.add(place)
                 streams[place] = (fixed["host"], rank, task, fixed["is_bare"]) if fixed["has_stream"] else None
         return {place: stream for place, stream in streams.items() if place not in several}
@@ -80,28 +96,45 @@ class Dense:
 
     def leave_tasks(self, start: int) -> None:
         """From `start` on the lines whose rank was the number of their task are read carefully."""
-        for steps in self._found:
-            rows = steps.rows
+        for alike in self._found:
+            rows = alike.rows
             if _has(rows["task"]) and not _has(rows["said"]):
                 self._left.update(rows["place"].filter(rows["place"] >= start))
 
-    def count_up(self, block: Lines) -> Iterator[Steps]:
-        """The steps that stand, each counted to the row of its writer."""
+    def count_up(self) -> Iterator[pl.DataFrame]:
+        """The rows of the steps that stand; all that stands is counted to the rows that are there."""
         import polars as pl
 
-        for steps in self._found:
-            fixed, rows = steps.shape.fixed, steps.rows
-            rows = rows.filter(~rows["place"].is_in(pl.Series(sorted(self._left), dtype=pl.Int64).implode())) if self._left else rows
-            for rank in rows["rank"].unique():
-                if not self._log.rows.knows_writer(rank, fixed["host"]):  # its first step in the block turned out to be text of a traceback
-                    place = rows["place"].filter(rows["rank"].eq_missing(rank))[0]
-                    self._log.take(block.texts[place], block.first + place, "")
-                    rows = rows.filter(rows["place"] != place)
-            for rank, num in rows["rank"].value_counts().iter_rows():
-                self._log.rows.count_steps(rank, fixed["host"], num)
-                if fixed["is_finite"] is False:
-                    self._log.rows.fold(_NOT_FINITE, rank, fixed["host"], fixed["pid"], num=num)
-            yield Steps(steps.shape, rows)
+        left = pl.Series(sorted(self._left), dtype=pl.Int64).implode()
+        for alike in self._found:
+            fixed, rows = alike.shape.fixed, alike.rows
+            if not fixed["tells"]:
+                continue
+            rows = rows.filter(~rows["place"].is_in(left)) if self._left else rows
+            for (rank, pid), _, num in _writers(rows):
+                if fixed["tells"] == STEP:
+                    self._log.rows.count_steps(rank, fixed["host"], num)
+                kind = fixed["tells"] if fixed["tells"] != STEP else _NOT_FINITE if fixed["is_finite"] is False else None
+                if kind:
+                    self._log.rows.fold(kind, rank, fixed["host"], pid, num=num)
+            if fixed["tells"] == STEP:
+                yield rows
+
+
+def _writers(rows: pl.DataFrame) -> list[tuple[_Writer, int, int]]:
+    """Rank and pid of each writer, the place of its first line, and how many lines it wrote."""
+    import polars as pl
+
+    if not rows.height or not (_has(rows["rank"]) or _has(rows["pid"])):
+        return [((None, None), rows["place"][0], rows.height)] if rows.height else []
+    writers = rows.group_by("rank", "pid", maintain_order=True).agg(pl.col("place").first(), pl.len())
+    return [((rank, pid), place, num) for rank, pid, place, num in writers.iter_rows()]
+
+
+def _is_of(rows: pl.DataFrame, writer: _Writer) -> pl.Series:
+    rank, pid = writer
+    of_rank = rows["rank"].eq_missing(rank) if rank is not None else rows["rank"].is_null()
+    return of_rank & (rows["pid"] == pid) if pid is not None else of_rank & rows["pid"].is_null()
 
 
 def _has(column: pl.Series) -> bool:
@@ -117,16 +150,16 @@ class StepRows:
         self._frames: list[pl.DataFrame] = []
         self.num_waiting = 0
 
-    def add(self, dense: Sequence[Steps], careful: list[dict[str, Any]], first: int) -> None:
+    def add(self, dense: Sequence[pl.DataFrame], careful: list[dict[str, Any]], first: int) -> None:
         """The steps of a block, read in either way; `first` is the number of its first line."""
         import polars as pl
 
-        self.num_waiting += len(careful) + sum(steps.rows.height for steps in dense)
+        self.num_waiting += len(careful) + sum(rows.height for rows in dense)
         if not dense:
             self._rows += careful
             return
         self._flush()
-        parts = [steps.rows.select("item", "place", *PROGRESS.schema) for steps in dense]
+        parts = [rows.select("item", "place", *PROGRESS.schema) for rows in dense]
         if careful:
             places = [int(row["record"][1:]) - first for row in careful]
             order = pl.DataFrame({"item": range(len(careful)), "place": places}, schema={"item": pl.Int64, "place": pl.Int64})

@@ -18,9 +18,11 @@ MAX_LINES = 5000  # of one message
 
 _OBJECT: Final = re.compile(r'\s*(?:[\w.]{1,80}: +)?(?=\{")')
 _EVENT: Final = "torchelastic."  # names of torchelastic's events begin with it
-_MESSAGE: Final = ("message", "msg", "log", "text")
+_MESSAGE: Final = ("message", "msg", "log")
+_TEXT: Final = "text"  # a message only beside what a logger writes: else a sample of the data
 _TIME: Final = ("time", "timestamp", "ts", "@timestamp", "asctime", "datetime")
 _LEVEL: Final = ("level", "levelname", "severity", "log_level")
+_WRITER: Final = ("logger", "name", "stream")
 _RANK: Final = ("rank", "global_rank")
 _HOST: Final = ("host", "hostname", "node", "host_name")
 
@@ -39,7 +41,8 @@ def object_of(text: str) -> dict[str, Any] | None:
 
 def message_of(entry: Mapping[str, Any], number: int) -> list[Line]:
     """The lines that an object wraps, with what its own fields say of clock, level, rank and host; none where it wraps no message."""
-    text = _first(entry, _MESSAGE, str) or _error(entry)
+    is_logged = any(key in entry for key in (*_TIME, *_LEVEL, *_WRITER))
+    text = _first(entry, (*_MESSAGE, _TEXT) if is_logged else _MESSAGE, str) or _error(entry)
     if text is None:
         return []
     first, *further = text.rstrip("\n").split("\n", MAX_LINES)

@@ -24,7 +24,7 @@ _PAIR: Final = re.compile(  # a name of one to five words, perhaps a unit, and a
     rf"\[?(?P<value>{_NUMBER})(?P<behind>%| ?ms\b|s\b)?(?![\w])"
 )
 _NAMES: Final = {  # as printed, in lower case and with blanks for underscores; the first name of a column that a line holds counts
-    "step": ("global step", "iteration", "iter", "step", "batch"),
+    "step": ("global step", "iteration", "iter", "step", "steps", "batch"),
     "epoch": ("epoch",),
     "loss": ("lm loss", "reduced train loss", "train loss", "training loss", "train/loss", "total loss", "avg loss", "mean loss", "loss"),
     "grad_norm": ("grad norm", "gradient norm", "grad/norm", "train/grad norm", "global grad norm"),

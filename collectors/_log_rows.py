@@ -85,8 +85,12 @@ class Rows:
 
     def count_steps(self, rank: int | None, host: str | None, num: int) -> None:
         """Further steps of a writer that is known, some of them at once."""
-        if num:
-            self._steps_of[rank, host]["num_folded"] += num
+        self._steps_of[rank, host]["num_folded"] += num
+
+    @property
+    def kinds(self) -> list[tuple[Any, ...]]:
+        """Signature, rank, host and pid of each row, once for each sighting."""
+        return [key[:4] for key, row in self._rows.items() for _ in range(row["num_folded"])]
 
     def is_full(self, signature: str, *whose: object) -> bool:
         """Whether further lines of this kind (rank, host, pid) only count to the last row of it, whatever they say."""

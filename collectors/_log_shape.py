@@ -1,7 +1,7 @@
-"""Shapes of lines that tell of a step: learnt from one line by asking the careful reader, then fit to any number of lines at once.
+"""Shapes of lines: learnt from one line by asking the careful reader, then fit to any number of lines at once.
 
-A trainer prints its steps by one format, so that a million lines differ only in their numbers. What the numbers of such a line mean is not
-known here: the careful reader is asked about the line itself and about variants of it, one number changed at a time and then all of them.
+A program prints its steps, its news and its complaints by a few formats, so that a million lines differ only in their numbers. What these
+mean is not known here: the careful reader is asked about a line and about variants of it, one number changed at a time and then all of them.
 A number that it takes in a way that is not foreseen stays as it is printed, and a line whose variants it reads differently has no shape.
 A shape is an anchored pattern of printed text and numbers: a line that differs in anything else does not fit, and goes the careful way.
 """
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from collectors._log_progress import instant_of
+from collectors._log_signatures import numbers_of
 from rca.tables import TABLES
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["Hear", "Shape", "learn"]
 
 PROGRESS: Final = TABLES["progress"]
-Hear = Callable[[str], Mapping[str, Any] | None]  # what the careful reader takes of a line: the fields of its one step, or nothing
+STEP: Final = "step"
+# All that the careful reader takes of a line: `tells` ("" = nothing, STEP, or the signature of one row of `log_events`), the columns of
+# `progress`, rank, host and pid as that row has them, and of the line label, group_rank, level, is_bare and has_stream (whether it would
+# count to an open traceback of its writer). None where the line tells more than one thing, or changes how others are read.
+Hear = Callable[[str], Mapping[str, Any] | None]
 
 MAX_LINE = 2000  # characters of a line that can have a shape
 MAX_PAD = 12  # blanks before a number, which grow fewer as it grows
@@ -33,10 +38,11 @@ NUM_JOINT = 8  # variants in which everything is changed at once
 MAX_WHOLE = 10**15  # counts below are exact as floating-point numbers
 MAX_NUMBER = 1e18  # larger ones are null in `progress`
 TIME_WIDTH = 8  # of HH:MM:SS
-_UNUSED: Final = frozenset({"level", "pid", "group_rank"})  # of the line, in no column of `progress`
 _PART: Final = re.compile(
     r"(?P<printed>\x1b\[[0-9;?]*[A-Za-z]|(?<!\d)\d{4}[-/]\d\d[-/]\d\d(?!\d))"  # colours and dates, kept as they are
     r"|(?P<time>(?<![\d:.])(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:[.,]\d{1,9})?(?![\d:]))"
+    r"|(?P<hex>0x[0-9a-fA-F]{1,16}(?![0-9A-Za-z])|(?<![0-9A-Za-z])(?=[a-f-]{0,36}\d)(?=[\d-]{0,36}[a-f])"
+    r"(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{8,64})(?![0-9A-Za-z]))"
     r"|(?<=%\|)(?P<bar>[^|\x1b]{0,400})(?=\|)"
     r"|(?P<pad> +)(?=[-+]?\d)"
     r"|(?P<number>(?:(?<![\w.)\]-])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?)"
@@ -51,6 +57,7 @@ class _Part:
     """A piece of a line: as printed, or anything that a pattern allows. `samples` are what the careful reader was asked about."""
 
     text: str
+    kind: str = ""  # what it may be; "" = only what is printed
     pattern: str = ""  # of Rust's kind; "" = as printed
     samples: tuple[str, ...] = ()
 
@@ -127,33 +134,42 @@ def _since_1970(number: pl.Expr, count: pl.Expr) -> pl.Expr:
 class Shape:
     """A pattern of lines, which fields are taken of its groups (from 1), and those that are the same for all lines that fit."""
 
-    regex: str  # of Rust's kind, as polars takes it
+    regex: str  # of Rust's kind, as polars takes it; of a whole line, its anchors left out
     taken: tuple[tuple[str, int, _Taking], ...]
     fixed: Mapping[str, Any]
 
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether nothing at all is to be taken of a line that fits."""
+        return not self.fixed["tells"] and not self.taken
+
     def read(self, items: pl.DataFrame, first: int, *, tasks_are_ranks: bool) -> pl.DataFrame:
         """The item and the place of each of the items, whether it `fits` (the fields of those that do not mean nothing), and of its line:
-        `said` (the rank that it names), `task` (the number before it) and the columns of `progress`. `first` is the number of place 0.
+        `said` (the rank that it names), `task` (the number before it), `pid` and the columns of `progress`. `first` is the number of place 0.
         """
         import polars as pl
 
-        taken = [taking.column(pl.col(str(group))).alias(name) for name, group, taking in self.taken]
         names = [name for name, _, _ in self.taken]
         field = {
-            name: pl.col(name) if name in names else pl.lit(self.fixed[name], dtype)
-            for name, dtype in (*PROGRESS.schema.items(), ("label", pl.Int64()))
+            name: pl.col(name) if name in names else pl.lit(self.fixed.get(name), dtype)
+            for name, dtype in (*PROGRESS.schema.items(), ("label", pl.Int64()), ("pid", pl.Int64()))
         }
-        task = field["label"] if self.fixed["has_stream"] else pl.lit(None, pl.Int64)
-        rows = field | {
-            "label": pl.all_horizontal(pl.col(names).is_not_null()).alias("fits"),
-            "said": field["rank"],
-            "task": task,
+        rows = {
+            **{name: field[name] for name in (*PROGRESS.schema, "pid")},
             "record": pl.format("L{}", pl.col("place") + first),
-            "rank": pl.coalesce(field["rank"], task) if tasks_are_ranks else field["rank"],
+            "said": field["rank"],
+            "task": field["label"] if self.fixed["has_stream"] else pl.lit(None, pl.Int64),
         }
-        found = items.lazy().select("item", "place", pl.col("text").str.extract_groups(self.regex).alias("groups")).unnest("groups")
-        found = found.select("item", "place", *taken)
-        return found.select("item", "place", *(of.alias("fits" if name == "label" else name) for name, of in rows.items())).collect()
+        if tasks_are_ranks:
+            rows["rank"] = pl.coalesce(rows["said"], rows["task"])
+        found = items.lazy()
+        if names:
+            found = found.select("item", "place", pl.col("text").str.extract_groups(f"^{self.regex}$").alias("groups")).unnest("groups")
+            found = found.select("item", "place", *(taking.column(pl.col(str(group))).alias(name) for name, group, taking in self.taken))
+            rows["fits"] = pl.all_horizontal(pl.col(names).is_not_null())
+        else:
+            rows["fits"] = pl.col("text").str.contains(f"^{self.regex}$")
+        return found.select("item", "place", *(of.alias(name) for name, of in rows.items())).collect()
 
 
 def learn(line: str, hear: Hear) -> Shape | None:
@@ -162,11 +178,13 @@ def learn(line: str, hear: Hear) -> Shape | None:
     parts = list(_parts(line)) if said is not None else []
     if said is None or len(parts) > MAX_PARTS:
         return None
+    numbers = tuple(sorted(numbers_of(line))) if said["tells"] != STEP else ()
     takings: dict[str, tuple[int, _Taking]] = {}
     for place, part in enumerate(parts):
-        for pattern, samples in _patterns(part.text, line) if part.pattern else ():
-            answers = [(sample, hear(_joined(parts, {place: sample}))) for sample in samples]
-            found = _takings(part.text, said, answers)
+        outright = numbers if part.kind == "number" else ()
+        for pattern, samples in _patterns(part):
+            answers = ((sample, hear(_joined(parts, {place: sample}))) for sample in (*samples, *outright))
+            found = _takings(part, said, answers)
             if found is not None and not found.keys() & takings.keys():
                 takings |= {name: (place, taking) for name, taking in found.items()}
                 parts[place] = replace(part, pattern=pattern, samples=(*samples, part.text))
@@ -177,16 +195,24 @@ def learn(line: str, hear: Hear) -> Shape | None:
         changed = {at: part.samples[(count * 5 + at * 3) % len(part.samples)] for at, part in enumerate(parts) if part.samples}
         if hear(_joined(parts, changed)) != {**said, **{name: taking.value(changed[at]) for name, (at, taking) in takings.items()}}:
             return None
-    wanted = {name: of for name, of in takings.items() if name not in _UNUSED}
+    names = _wanted(said)
+    wanted = {name: of for name, of in takings.items() if name in names}
     group_of = {at: group for group, at in enumerate(sorted({at for at, _ in wanted.values()}), 1)}
     regex = "".join(
         _SPECIAL.sub(r"\\\1", part.text) if not part.samples else f"({part.pattern})" if at in group_of else f"(?:{part.pattern})"
         for at, part in enumerate(parts)
     )
-    if not wanted:
-        return None
     taken = tuple((name, group_of[at], taking) for name, (at, taking) in wanted.items())
-    return Shape(f"^{regex}[ \\t\\r]*$", taken, {name: value for name, value in said.items() if name not in takings})
+    return Shape(f"{regex}[ \\t\\r]*", taken, {name: value for name, value in said.items() if name not in takings})
+
+
+def _wanted(said: Mapping[str, Any]) -> set[str]:
+    """The fields that matter of a line that tells such a thing."""
+    if said["tells"] == STEP:
+        return {*PROGRESS.schema, "label"} | ({"pid"} if said["is_finite"] is False else set())
+    if said["tells"]:
+        return {"rank", "pid"}
+    return {"rank", "label"} if said["label"] is not None and said["rank"] is not None else set()  # the rank may not be the task
 
 
 def _joined(parts: Sequence[_Part], changed: Mapping[int, str]) -> str:
@@ -199,29 +225,41 @@ def _parts(line: str) -> Iterator[_Part]:
     for found in _PART.finditer(line):
         if found.start() > end:
             yield _Part(line[end : found.start()])
-        yield _Part(found[0], "" if found.lastgroup == "printed" else "?")
+        yield _Part(found[0], (found.lastgroup or "").removesuffix("printed"))
         end = found.end()
     if end < len(line):
         yield _Part(line[end:])
 
 
-def _patterns(text: str, line: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _patterns(part: _Part) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Patterns for a part that may differ, widest first, each with samples of what it allows."""
-    if not text.strip() and "%|" not in line:
-        if len(text) <= MAX_PAD:
-            yield f" {{1,{MAX_PAD}}}", (" ", " " * MAX_PAD)
-    elif not text[-1:].isdigit():
+    if part.kind == "pad" and len(part.text) <= MAX_PAD:
+        yield f" {{1,{MAX_PAD}}}", (" ", " " * MAX_PAD)
+    elif part.kind == "bar":
         yield r"[^|\x1b\r]{0,120}", ("", "     ", "##   ", "█████▌", "=>..", "9" * 10)
-    elif text[2:3] == ":":
-        yield from _times(text)
-    elif "," in text:
+    elif part.kind == "hex":
+        yield from _hexes(part.text)
+    elif part.kind == "time":
+        yield from _times(part.text)
+    elif part.kind == "number" and "," in part.text:
         many = ("1", "12,345", "999,999,999", "0.5", "1,000.25")
         yield r"[0-9]{1,3}(?:,[0-9]{3}){0,4}(?:\.[0-9]{1,9})?", many
         yield r"[0-9]{1,3}(?:,[0-9]{3}){1,4}", ("1,000", "12,345", "999,999,999")
-    elif text.isdigit():
-        yield from _counts(text)
+    elif part.kind == "number":
+        yield from _counts(part.text) if part.text.isdigit() else _numbers(part.text)
+
+
+def _hexes(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if text.startswith("0x"):
+        yield "0x[0-9a-fA-F]{1,16}", ("0x0", "0xdeadbeef", "0xFF", "0x1234567890abcdef")
+    elif "-" in text:
+        yield "[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", tuple(re.sub("[0-9a-f]", digit, text) for digit in "05af")
     else:
-        yield from _numbers(text)
+        for size in ("8,64", str(len(text))):
+            fits = tuple(
+                sample[: len(text)] if size[-1:] == size else sample for sample in ("0" * 64, "deadbeef" * 8, "0123456789abcdef" * 4)
+            )
+            yield f"[0-9a-f]{{{size}}}", (*fits, *(("f" * 9, "1" * 8) if "," in size else ("f" * len(text),)))
 
 
 def _times(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -267,31 +305,29 @@ def _numbers(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield r"[0-9]{1,4}\.[0-9]{1,3}", ("0.0", "1.25", "12.345", "9999.999")
 
 
-def _takings(text: str, said: Mapping[str, Any], answers: Sequence[tuple[str, Mapping[str, Any] | None]]) -> dict[str, _Taking] | None:
-    """How the fields that change with a part are made of it; None where that is not foreseen, or a variant tells of no step."""
+def _takings(part: _Part, said: Mapping[str, Any], answers: Iterable[tuple[str, Mapping[str, Any] | None]]) -> dict[str, _Taking] | None:
+    """How the fields that change with a part are made of it; None where that is not foreseen, or a variant tells something else."""
+    known: list[tuple[str, Mapping[str, Any]]] = [(part.text, said)]
     found: dict[str, _Taking] = {}
-    for _, answer in answers:
+    for sample, answer in answers:
         if answer is None:
             return None
-        for name in answer.keys() - found.keys():
-            if answer[name] == said[name]:
+        known.append((sample, answer))
+        for name in found.keys() | {name for name in said if answer[name] != said[name]}:
+            if name in found and found[name].value(sample) == answer[name]:
                 continue
-            fits = (
-                taking
-                for taking in _candidates(text, name, said)
-                if all(other is not None and taking.value(sample) == other[name] for sample, other in (*answers, (text, said)))
-            )
+            fits = (taking for taking in _candidates(part, name, said) if all(taking.value(text) == other[name] for text, other in known))
             if (taking := next(fits, None)) is None:
                 return None
             found[name] = taking
     return found
 
 
-def _candidates(text: str, name: str, said: Mapping[str, Any]) -> Iterator[_Taking]:
+def _candidates(part: _Part, name: str, said: Mapping[str, Any]) -> Iterator[_Taking]:
     value, local = said[name], said["ended_at_local"]
-    if text[2:3] == ":":
+    if part.kind == "time":
         for kind in ("stamp", "iso"):
-            tail = _Taking(kind).value(text)
+            tail = _Taking(kind).value(part.text)
             if not isinstance(local, str) or not local.endswith(tail):
                 continue
             lead = local.removesuffix(tail)
@@ -299,7 +335,7 @@ def _candidates(text: str, name: str, said: Mapping[str, Any]) -> Iterator[_Taki
                 yield _Taking(kind, lead)
             elif name == "ended_at" and isinstance(value, datetime) and len(lead) == len("2026-03-01T"):
                 yield _Taking(f"{kind}_instant", lead, datetime.fromisoformat(local).replace(tzinfo=UTC) - value)
-    elif not text[-1:].isdigit():
+    elif part.kind != "number":
         return
     elif name in _COUNTS:
         yield _Taking("whole")

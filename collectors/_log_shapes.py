@@ -1,24 +1,24 @@
-"""The steps of a block of lines that fit shapes known from other lines of the file: many lines at once, by columns."""
+"""The lines of a block that fit shapes known from other lines of the file: many at once, by columns."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from collectors._log_progress import WORDS
 from collectors._log_shape import Hear, Shape, learn
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Lines", "Shapes", "Steps"]
+__all__ = ["Alike", "Lines", "Shapes"]
 
 MIN_ALIKE = 150  # lines without a shape from which on learning one pays: it costs about that many careful readings
 MIN_FITTING = 16  # lines from which on fitting a shape pays
-MAX_SHAPES = 64  # of a file; the least used one is forgotten
+MAX_SHAPES = 64  # of a file, of lines that tell something and of those that do not; the least used or oldest one is forgotten
 MAX_TRIES = 6  # lines of a block of which a shape is learnt
-MAX_LEARNT = 500  # of a file: one that changes its format all the time is read carefully
+MAX_IN_VAIN = 60  # lines of which a shape was learnt, or not, that fits few others: such a file is read carefully from then on
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Lines:
         )
 
 
-@dataclass
-class Steps:
-    """The steps of one shape in a block, as `Shape.read` gives them."""
+@dataclass(frozen=True)
+class Alike:
+    """The lines of one shape in a block, as `Shape.read` gives them."""
 
     shape: Shape
     rows: pl.DataFrame
@@ -63,17 +63,23 @@ class Shapes:
     """The shapes learnt of a file so far."""
 
     hear: Hear
-    _shapes: dict[str, Shape] = field(default_factory=dict)  # by their pattern
-    _hits: dict[str, int] = field(default_factory=dict)
-    _num_learnt: int = 0
+    _shapes: dict[str, Shape] = field(default_factory=dict)  # of lines that tell something, by their pattern
+    _quiet: list[str] = field(default_factory=list)  # patterns of lines that tell nothing
+    _hits: Counter[str] = field(default_factory=Counter)
+    _tries_left: int = MAX_IN_VAIN
 
-    def find(self, block: Lines, held: Sequence[int], *, tasks_are_ranks: bool) -> list[Steps]:
-        """The steps among the held lines whose shape is known or can be learnt. A line of several pieces is found whole or not at all."""
-        if len(held) < MIN_FITTING or (len(held) < MIN_ALIKE and not self._shapes):
-            return []
+    def find(self, block: Lines, held: Sequence[int], *, tasks_are_ranks: bool) -> tuple[list[Alike], list[int]]:
+        """The held lines whose shape is known or can be learnt, and the places of those that tell nothing.
+
+        A line of several pieces is found whole or not at all.
+        """
+
+        if len(held) < MIN_FITTING or (len(held) < MIN_ALIKE and not self._hits):
+            return [], []
         items = block.items(held)
         num_items = items.height
-        found: list[Steps] = []
+        found: list[Alike] = []
+        quiet: list[pl.Series] = []
 
         def fit(shape: Shape, items: pl.DataFrame) -> pl.DataFrame:
             """Adds what fits to `found`; gives the items left."""
@@ -83,25 +89,35 @@ class Shapes:
             fits = rows["fits"].fill_null(value=False)
             if num := int(fits.sum()):
                 self._hits[shape.regex] += num
-                found.append(Steps(shape, rows if num == rows.height else rows.filter(fits)))
+                found.append(Alike(shape, rows if num == rows.height else rows.filter(fits)))
             return items.clear() if num == rows.height else items.filter(~fits) if num else items
+
+        def silence(patterns: Sequence[str], items: pl.DataFrame) -> pl.DataFrame:
+            """Adds what fits one of the patterns to `quiet`; gives the items left."""
+            if items.height < MIN_FITTING or not patterns:
+                return items
+            fits = items["text"].str.contains(f"^(?:{'|'.join(patterns)})$")
+            quiet.append(items["place"].filter(fits))
+            return items.filter(~fits)
 
         for regex in sorted(self._shapes, key=lambda regex: -self._hits[regex]):
             items = fit(self._shapes[regex], items)
-        tries = iter(range(MAX_TRIES))
-        while items.height >= MIN_ALIKE and self._num_learnt < MAX_LEARNT and (at := next(tries, None)) is not None:
-            candidates = items["text"].filter(items["text"].str.contains_any(list(WORDS), ascii_case_insensitive=True))
-            if len(candidates) < MIN_ALIKE:
+        items = silence(self._quiet, items)
+        for at in range(MAX_TRIES):
+            if items.height < MIN_ALIKE or self._tries_left <= 0:
                 break
-            self._num_learnt += 1
-            shape = learn(candidates[len(candidates) * (2 * at + 1) // (2 * MAX_TRIES)], self.hear)
-            if shape is not None and shape.regex not in self._shapes:
-                self._shapes[shape.regex], self._hits[shape.regex] = shape, 0
+            num_before = items.height
+            shape = learn(items["text"][num_before * (2 * at + 1) // (2 * MAX_TRIES)], self.hear)
+            if shape is not None and shape.tells_nothing and shape.regex not in self._hits:
+                self._quiet = [*self._quiet[-MAX_SHAPES:], shape.regex]
+                items = silence([shape.regex], items)
+            elif shape is not None and shape.regex not in self._hits:
+                self._shapes[shape.regex] = shape
                 items = fit(shape, items)
+            self._tries_left += 1 if num_before - items.height >= MIN_ALIKE else -1
         while len(self._shapes) > MAX_SHAPES:
-            least = min(self._hits, key=self._hits.__getitem__)
-            del self._hits[least], self._shapes[least]
+            del self._shapes[min(self._shapes, key=lambda regex: self._hits[regex])]
         if items.height and num_items > len(held):
-            for steps in found:
-                steps.rows = steps.rows.join(items, on="place", how="anti", maintain_order="left")
-        return found
+            found = [Alike(alike.shape, alike.rows.join(items, on="place", how="anti", maintain_order="left")) for alike in found]
+        places = {place for some in quiet for place in some}
+        return found, sorted(places - set(items["place"]) if num_items > len(held) else places)

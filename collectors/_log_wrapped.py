@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from collectors._log_forms import peel
 from collectors._log_prefix import parse
 
 __all__ = ["unwrapped"]
@@ -13,7 +14,7 @@ MIN_WIDTH, MAX_WIDTH = 60, 400  # of a terminal, characters
 MIN_BROKEN = 2  # lines of the full width that show that lines were broken
 MAX_PARTS = 64  # of one line
 _STANDS_ALONE: Final = re.compile(  # also what is quickly seen to be a prefix: a task, a rank, a stamp
-    r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-| ?(?:iteration|step|epoch|Epoch)\b|\d{1,6}: |\[rank\d{1,7}\]:"
+    r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-| ?(?:iteration|steps?|epoch|Epoch)\b|\d{1,6}: |\[rank\d{1,7}\]:"
     r"|\[?\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])[ T](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)"
 )
 _QUOTED: Final = re.compile(r"(?:> ?){1,8}")
@@ -33,7 +34,7 @@ def unwrapped(lines: list[str]) -> list[str]:
     full = [place for place, line in enumerate(lines[:-1]) if len(line) >= width - 1]
     if sum(len(lines[place]) == width for place in full) < MIN_BROKEN:
         return lines
-    for place in full:
+    for place in [place for place in full if not _STANDS_ALONE.match(lines[place + 1])]:  # most, in a log of lines of one width
         head = lines[place]
         if not head or lines[place + 1][:4] == head[:4] != "> ":  # begins alike: a line of its own
             continue
@@ -59,4 +60,12 @@ def _goes_on(head: str, part: str, *, is_sure: bool) -> bool:
     """Whether a line is a further part of the logger's line `head`. `is_sure`: the part before it has the full width."""
     if not part or part[:2] == "  " or (part[0] in " \t" and not (is_sure and part[1:2].isalnum())) or _STANDS_ALONE.match(part):
         return False
-    return part[:4] != head[:4] and parse(head, 0).is_logged and parse(part, 0).is_bare
+    return part[:4] != head[:4] and _is_bare(part) and parse(head, 0).is_logged
+
+
+def _is_bare(part: str) -> bool:
+    """As `Line.is_bare`, without reading all of the prefix."""
+    if "\x1b" in part:
+        return parse(part, 0).is_bare
+    begin = len(part) - len(part.lstrip(" \t"))
+    return begin == len(part) or peel(part, begin, is_first=True, is_logged=False) is None

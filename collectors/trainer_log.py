@@ -8,7 +8,7 @@ cause, and only a global rank for a rank. A log in which nothing happened gives 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -118,9 +118,9 @@ def _read(lines: Lines, before: str, held: Sequence[int], dense: Dense, log: Log
             dense.leave(at)
         were_nodes = log.tasks_are_nodes
         log.take(lines.texts[at], lines.first + at, lines.texts[at - 1] if at else before)
-        needs_more = dense.was_taken(at)
+        for place in dense.was_taken(at):
+            insort(careful, place)
         at += 1
         if log.tasks_are_nodes != were_nodes:  # a number before a line was a rank until here
             dense.leave_tasks(at)
-        if needs_more or log.tasks_are_nodes != were_nodes:
             careful = dense.without(held)
