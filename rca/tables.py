@@ -495,7 +495,7 @@ _ALL: Final = (
         Column(
             "source",
             TEXT,
-            "told by: capture, kernel_log, nccl_log, nccl_mismatch (it refused two ranks), torch_log, nvidia_smi, pip, env, collect_env, kubernetes, table",
+            "capture, kernel_log, nccl_log, nccl_mismatch (it refused two ranks), torch_log, nvidia_smi, pip, env, collect_env, kubernetes, table",
         ),
         Column("observed_at", INSTANT, "when it was so; null where the source gives no date, year and zone"),
         lead=_FROM,
