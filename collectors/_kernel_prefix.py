@@ -31,7 +31,7 @@ _NOISE: Final = re.compile(
     rf"\d{{1,7}}[:\s\-]\s{{0,4}}(?={_BEGINS})|"  # number of an editor's line, or of a srun task
     rf"(?=[^\s:]{{0,200}}(?:/|\.(?:log|txt|out)))[^\s:]{{1,200}}?[:\-](?:\d{{1,9}}[:\-])?(?={_BEGINS})|"  # grep: path, number of the line
     r"[0-9a-f]{1,8} {1,4}\| (?=\d\d/\d\d/|[A-Z][a-z]{2}-\d\d-\d{4})|"  # number in the event log of a management controller
-    r"[0-9a-f]{1,8} {1,4}\| {1,4}Pre-Init[^|\n]{0,24}\|(?:[\d\s]{0,16}\|)? "  # an event there from before its clock was set
+    r"[0-9a-f]{1,8} {1,4}\| {1,4}(?:Pre-?|Post)Init[^|\n]{0,24}\|(?:[\d\s]{0,16}\|| PostInit[^|\n]{0,8}\|)? "  # there, before its clock was set
 )
 _RFC5424: Final = re.compile(
     r"(?:<\d{1,3}>)?1 (?=\d{4}-|- )(?P<stamp>\S{1,40}) (?P<host>\S{1,255}) (?P<program>\S{1,48}) \S{1,128} \S{1,32} "

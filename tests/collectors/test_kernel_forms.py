@@ -209,6 +209,7 @@ BODIES: dict[str, Said] = {
         "device": "libnccl.so.2",
     },
     "CPU3: Core temperature above threshold, cpu clock throttled (total events = 1)": {"kind": "thermal", "device": "cpu3"},
+    "amdgpu 0000:68:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!": {"kind": "other", "gpu": "0000:68:00"},
     "NVRM: GPU 0000:b1:00.0: RmInitAdapter failed! (0x62:0xffff:2477)": {"kind": "other", "gpu": "0000:b1:00"},
 }
 
@@ -361,6 +362,15 @@ def test_events_of_controllers_in_the_forms_of_their_tools() -> None:
         "   1 | 03/02/2026 | 08:12:07 AM UTC | Processor #0x10 | IERR | Asserted": ("mce", "uncorrected", None, 8),
         "   1 | Pre-Init  |0000000015| Power Supply #0x51 | Power Supply AC lost | Asserted": ("power", None, None, None),
         "1  | Mar-02-2026 | 08:12:07 | Memory #0x88 | Memory | Uncorrectable memory error": ("edac", "uncorrected", DAY, None),
+        "4    | Jul-20-2026 | 10:29:49 | Power Supply PS2 Status   | Power Supply  | Critical | Power Supply Failure detected": (
+            *("power", None, "2026-07-20T10:29:49", None),
+        ),
+        "2    | PostInit    | PostInit | Power Supply PS2 Status   | Power Supply  | Critical | Power Supply Failure detected": (
+            *("power", None, None, None),
+        ),
+        "  45 | 03/06/2026 | 06:51:46 | System Event #0x4a | Undetermined system hardware failure | Asserted": (
+            *("other", None, "2026-03-06T06:51:46", None),
+        ),
         "2 | 01/01/2000 | 00:15:20 | Critical Interrupt | Bus Fatal Error | Asserted": ("aer", "fatal", "2000-01-01T00:15:20", None),
     }.items():
         (row,) = told(line)
