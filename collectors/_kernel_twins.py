@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
@@ -32,8 +33,14 @@ _USUAL: Final = re.compile(
     r"(?P<tag>(?:[\w.\-]{1,255} kernel: )?)(?:\[ {0,11}(?P<uptime>\d{1,9}\.\d{6})\] )?",
     re.ASCII,
 )
+_VOLATILE: Final = re.compile(  # of the journal's fields, what differs from entry to entry; no quote stands inside a text of JSON unescaped
+    r'"(__REALTIME_TIMESTAMP|__MONOTONIC_TIMESTAMP|_SOURCE_MONOTONIC_TIMESTAMP|_SOURCE_REALTIME_TIMESTAMP|__SEQNUM|__CURSOR)"'
+    r' ?: ?"([^"\\\n]{1,300})"'
+)
+_DIGITS: Final = re.compile(r"[0-9]{1,16}")  # microseconds, within the years that a date can hold
 
 Key = tuple[object, ...]
+Split = tuple[Key, Stamp, int | None]  # of a line: what the clock does not change, what it says, where the body begins (None: somewhere)
 
 
 @dataclass(slots=True)
@@ -54,29 +61,18 @@ class Twins:
     _known: dict[Key, Twin | None] = field(default_factory=dict)  # None: its likes are read with care
     _seen: set[int] = field(default_factory=set)  # hashes of what was read once: most lines never come again
     _prefixes: dict[Key, Line] = field(default_factory=dict)  # by what the clock does not change of them, and how the body begins
-    _missed: tuple[Key, Stamp, int] | None = None  # the last line that `find` did not know: key, stamp, where its body begins
+    _missed: Split | None = None  # the last line that `find` did not know
 
     def find(self, text: str) -> Twin | None:
         """The twin of a line, with its stamp; None for a line that must be read with care (and may then be learnt)."""
         self._missed = None
-        if len(text) > MAX_LINE or text.startswith("{") or not (found := _USUAL.match(text)):
+        split = _split_entry(text) if text.startswith("{") else _split_line(text)
+        if split is None:
             return None
-        priority, us, flags, lead, second, sep, fraction, zone, ctime, tag, uptime = found.groups()
-        stamp = NO_STAMP
-        if printed := ctime or (second and second + zone):
-            wall = _wall(printed)
-            if wall is None:
-                return None
-            stamp = _with_fraction(wall, fraction) if fraction else wall
-        if uptime is not None:
-            stamp = Stamp(stamp.at, stamp.local, float(uptime))
-        elif us is not None:
-            stamp = Stamp(None, None, int(us) / 1e6)
-        body_at = found.end()
-        key = lead, second and len(second), sep, zone, ctime is None, tag, uptime is None, priority, flags, text[body_at:]
+        key, stamp, _ = split
         twin = self._known.get(key, _UNKNOWN)
         if twin is _UNKNOWN:
-            self._missed = key, stamp, body_at
+            self._missed = split
             return None
         if twin is not None:
             twin.line.stamp = stamp
@@ -87,7 +83,7 @@ class Twins:
         if self._missed is None:
             return None
         key, stamp, body_at = self._missed
-        if stamp is NO_STAMP or not (begun := _BEGUN.match(text, body_at)) or "\x1b" in text:
+        if body_at is None or stamp is NO_STAMP or not (begun := _BEGUN.match(text, body_at)) or "\x1b" in text:
             return None
         like = self._prefixes.get((*key[:-1], begun[0]))
         return like and Line(text[body_at:].rstrip(), stamp, like.host, like.boot_id, like.is_kernel, 1, like.is_hearsay, like.is_tagged)
@@ -97,8 +93,12 @@ class Twins:
         if self._missed is None:
             return
         key, stamp, body_at = self._missed
-        is_certain = line.body == text[body_at:].rstrip() and line.stamp == stamp
-        if is_certain and (begun := _BEGUN.match(line.body)):
+        if body_at is None:
+            is_body = any(f'"MESSAGE"{colon}"{line.body}"' in text for colon in (":", ": ", " : "))
+        else:
+            is_body = line.body == text[body_at:].rstrip()
+        is_certain = is_body and line.stamp == stamp
+        if is_certain and body_at is not None and (begun := _BEGUN.match(line.body)):
             self._prefixes[(*key[:-1], begun[0])] = line
         if (once := hash(key)) not in self._seen:
             self._seen.add(once)
@@ -113,6 +113,40 @@ class Twins:
         self._seen.clear()
         self._prefixes.clear()
         self._missed = None
+
+
+def _split_line(text: str) -> Split | None:
+    """A line with one of the usual prefixes; None for any other."""
+    if len(text) > MAX_LINE or not (found := _USUAL.match(text)):
+        return None
+    priority, us, flags, lead, second, sep, fraction, zone, ctime, tag, uptime = found.groups()
+    stamp = NO_STAMP
+    if printed := ctime or (second and second + zone):
+        wall = _wall(printed)
+        if wall is None:
+            return None
+        stamp = _with_fraction(wall, fraction) if fraction else wall
+    if uptime is not None:
+        stamp = Stamp(stamp.at, stamp.local, float(uptime))
+    elif us is not None:
+        stamp = Stamp(None, None, int(us) / 1e6)
+    body_at = found.end()
+    key = lead, second and len(second), sep, zone, ctime is None, tag, uptime is None, priority, flags, text[body_at:]
+    return key, stamp, body_at
+
+
+def _split_entry(text: str) -> Split | None:
+    """An entry of the journal's JSON in one flat object; None for any other."""
+    if len(text) > MAX_LINE or text.count("{") > 1:
+        return None
+    parts = _VOLATILE.split(text)
+    said = dict(zip(parts[1::3], parts[2::3], strict=True))
+    wall, uptime = said.get("__REALTIME_TIMESTAMP"), said.get("_SOURCE_MONOTONIC_TIMESTAMP")
+    if wall is None or len(said) < len(parts) // 3 or not all(us is None or _DIGITS.fullmatch(us) for us in (wall, uptime)):
+        return None
+    del parts[2::3]
+    at = datetime.fromtimestamp(int(wall[:-6] or "0"), UTC).replace(microsecond=int(wall[-6:]))
+    return tuple(parts), Stamp(at, None, None if uptime is None else int(uptime) / 1e6), None
 
 
 @lru_cache(maxsize=4096)

@@ -43,6 +43,8 @@ PREFIXES = (
     "host-{h}: [{s:5d}.{us:06d}] ",
     "\x1b[33m[{s:5d}.{us:06d}] \x1b[0m",
     '{{"_TRANSPORT":"kernel","_HOSTNAME":"host-{h}","__REALTIME_TIMESTAMP":"{s}{us:06d}","MESSAGE":"',
+    '{{"__CURSOR":"i={us}","_HOSTNAME":"host-{h}","__REALTIME_TIMESTAMP":"{s}{us:06d}","_SOURCE_MONOTONIC_TIMESTAMP":"{us}","MESSAGE":"',
+    '{{"__REALTIME_TIMESTAMP" : "{s}{us:06d}", "_SOURCE_MONOTONIC_TIMESTAMP" : "{s}{us:06d}", "MESSAGE" : "[{s:5d}.000001] ',
     "",
 )
 GPU = "NVRM: Xid (PCI:0000:{d:02x}:00)"
@@ -85,7 +87,7 @@ BODIES = (
 # The journal's instant between two local times hides that half an hour lies between them, until the next line.
 TWO_CLOCKS = "\n".join(
     prefix.format(s=1_772_439_127, us=0, m=m, r=9, h=1) + BODIES[0].format(d=1, p=1) + ('"}' if prefix.startswith("{") else "")
-    for prefix, m in ((PREFIXES[5], 15), (PREFIXES[-2], 15), (PREFIXES[5], 46), (PREFIXES[5], 46), (PREFIXES[5], 46))
+    for prefix, m in ((PREFIXES[5], 15), (PREFIXES[-4], 15), (PREFIXES[5], 46), (PREFIXES[5], 46), (PREFIXES[5], 46))
 )
 
 
