@@ -19,6 +19,7 @@ from rca.types import Finding, Skip, Source
 HOSTS = tuple(f"node-{number}" for number in range(6))  # rank r is on host r // 2, process 100 + r; host h has address 192.0.2.10 + h
 IB = "{host}:{pid}:5898 [0] transport/net_ib.cc:1296 NCCL WARN NET/IB : Got completion from peer {peer}<33092> with error 12, opcode 0, len 0, vendor err 129 (Recv)"
 IB_NEW = "{host}:{pid}:5898 [0] net_ib.cc:2009 NCCL WARN NET/IB: Got completion from peer {peer}<54862> with status=12 opcode=0 len=0 vendor err 129 (Recv) localGid 2001:db8::1 remoteGids2001:db8::2 hca mlx5_0"
+IB_NAMED = "{host}:{pid}:5898 [0] net_ib.cc:2411 NCCL WARN NET/IB: Got completion from peer {peer}<54862> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_RECV(128) vendor_err=129 hca mlx5_0"
 FLUSH = "{host}:{pid}:5898 [0] net_ib.cc:1615 NCCL WARN NET/IB : Got completion from peer {peer}<54862> with status=5 opcode=0 len=0 vendor err 249 (Recv)"
 OWN = "{host}:{pid}:5898 [0] ib_plugin.c:1105 NCCL WARN NET/IB : Got completion from peer {peer}<49189> with error 4, opcode 5327, len 5327, vendor err 81 (Send)"
 CLOSED = "{host}:{pid}:5898 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer {peer}<55693>"
@@ -73,7 +74,7 @@ BAD = 2  # host that is at fault in the scenes: ranks 4 and 5
 ONTO_BAD = tuple((speaker, address(BAD)) for speaker in (0, 1, 4))
 
 
-@pytest.mark.parametrize("wording", [IB, IB_NEW, NO_WAY])
+@pytest.mark.parametrize("wording", [IB, IB_NEW, IB_NAMED, NO_WAY])
 def test_the_far_end_of_most_reports_is_accused_and_no_speaker(wording: str, tmp_path: Path) -> None:
     case = scene(tmp_path, [said(speaker, wording, peer) for speaker, peer in ONTO_BAD])
     found = votes(case)
