@@ -19,6 +19,7 @@ __all__ = ["Line", "local_stamp", "parse", "pieces", "plain_host"]
 
 MAX_PREFIXES = 12
 _GRAVEST_FIRST: Final = ("error", "warning", "info", "debug")
+MAX_WRITERS = 4  # on one line that are told apart
 NEAR = 2  # forms that may stand before one that belongs to the beginning of a line
 _ESCAPES: Final = ("\x1b", "^[[", "#033[", "\\x1b[", "\\u001b[", "[0m")  # ESC itself, and as pagers, syslog and JSON write it, or lost
 _COLOUR: Final = re.compile(
@@ -75,7 +76,9 @@ def pieces(raw: str) -> Iterator[str]:
         if "<" in part and (bar := _BAR.search(part)) and part[bar.end() :].strip():
             yield part[: bar.end()]
             rest = part[bar.end() :]
-        while any(mark in rest for mark in _GLUE) and (place := _glued_at(rest)):
+        for _ in range(MAX_WRITERS if any(mark in rest for mark in _GLUE) else 0):
+            if not (place := _glued_at(rest)):
+                break
             yield rest[:place]
             rest = rest[place:]
         if rest:
