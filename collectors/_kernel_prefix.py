@@ -43,14 +43,14 @@ _KMSG: Final = re.compile(r"(?P<priority>\d{1,4}),\d{1,20},(?P<us>\d{1,15}),[^;\
 _FACILITY: Final = re.compile(
     r"(?P<facility>kern|user|daemon|syslog|auth|local\d)\s{0,8}:\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,2}"
 )
-_KERNEL: Final = re.compile(r"(?:(?P<host>[^\s:|\[\]]{1,255}) (?:[a-z0-9]{3,8}\.[a-z]{3,7} )?)?kernel(?:\[\d{1,9}\])?: ?")
+_KERNEL: Final = re.compile(r"(?:(?!\d{10}\.)(?P<host>[^\s:|\[\]]{1,255}) (?:[a-z0-9]{3,8}\.[a-z]{3,7} )?)?kernel(?:\[\d{1,9}\])?: ?")
 _PROGRAM: Final = re.compile(
     r"(?P<host>[^\s:|\[\]]{1,255}) (?:(?P<program>[\w.@+\-/()]{1,64})\[\d{1,10}\]"
     r"|klogd|vmkernel|rasdaemon|mcelog|systemd(?:-\w{1,16})?"
     r"|nvidia-(?!nvswitch|peermem|modeset|uvm|nvlink)[\w\-]{1,24}|nv-[\w\-]{1,24}): (?!segfault)"
 )
 _DRIVER_OF: Final = re.compile(  # a journal without the kernel's tag, a console's log with hosts
-    r"(?!(?i:error|warn|warning|info|crit|critical|fatal|alert|notice|debug) )(?P<host>[^\s:|\[\]]{1,255}) "
+    r"(?!(?i:error|warn|warning|info|crit|critical|fatal|alert|notice|debug) )(?P<host>[^\s:|\[\]]{1,255}) {1,2}"
     r"(?=(?:NVRM|nvidia-nvswitch\d{1,4}): |\[\s*\d{1,9}\.\d{6}\])"
 )
 # A name before a whole line of a log: pdsh, dsh, Talos ("host: "), health checks and compose ("host | "), consoles ("host login: ").
@@ -59,7 +59,7 @@ _NO_HOST: Final = re.compile(r"kernel|NVRM|dmesg|kmsg|messages|syslog|kern|journ
 _REPEATED: Final = re.compile(r"message repeated (?P<n>\d{1,7}) times: \[ ?(?P<text>.{0,16000})\]\s*$")
 # Where a line of the kernel may begin within a line of a tool: at its stamp, at its tag, or at the driver's own words.
 _INNER: Final = re.compile(
-    r"(?P<stamped>(?:<\d{1,3}>)?\[\s*\d{1,9}\.\d{6}\] |(?<!\S)kernel: ?|"
+    r"(?P<stamped>(?:<\d{1,3}>)?\[\s*\d{1,9}\.\d{1,9}\] |(?<!\S)kernel: ?|"
     r"(?<![\w\-])(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:))|"
     r"NVRM: (?:Xid|GPU|The) |nvidia-nvswitch\d{1,4}: SXid|(?<![A-Za-z])S?Xid\s{0,4}\("
 )
@@ -71,6 +71,7 @@ _CITES: Final = re.compile(  # what stands right before a line that is only an e
     r"[\"'`]?\s{0,4}[:=]{1,2}\s{0,4}[rfb]{0,2}[\"'`]{0,3}|\w\([rfb]{0,2}[\"'`]|\b(?:e?grep|rg|awk|sed|echo|printf|logger|print)\b[^|\n]{0,80})$"
 )
 _QUOTES: Final = {'"': '"', "'": "'", "`": "`", "“": "”"}
+_BLANKS: Final = re.compile(r"[ \t]+")
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.\-]{0,254}")
 _ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 
@@ -150,6 +151,8 @@ def _is_quoted(line: Line) -> bool:
 def _peel(text: str, at: int, line: Line) -> Line:
     """`line` with what the layers of prefixes from `at` on say, and with what is left as its body."""
     for _ in range(MAX_LAYERS):
+        if blanks := _BLANKS.match(text, at):
+            at = blanks.end()
         end = next((end for layer in _LAYERS if (end := layer(text, at, line))), None)
         if end is None:
             break
@@ -159,7 +162,7 @@ def _peel(text: str, at: int, line: Line) -> Line:
     if found := _REPEATED.match(text, at):
         line.body, line.times = found["text"], max(1, int(found["n"]))
     else:
-        line.body = text[at:].rstrip()
+        line.body = text[at:].strip()
     return line
 
 

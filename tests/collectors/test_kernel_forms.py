@@ -50,6 +50,8 @@ FORMS: dict[str, Said] = {
     "[ 1843.308145] host-a kernel: ": {"up": UP, "host": "host-a"},
     "[ 1843.308145 <    0.000030 >] host-a kernel: ": {"up": UP, "host": "host-a"},
     "1772439127.612100 host-a kernel: ": {"at": AT, "host": "host-a"},
+    "2026-03-02T09:12:07+0100 kernel: ": {"at": WHOLE},
+    "1772439127.612100 kernel: ": {"at": AT},
     "Mon 2026-03-02 08:12:07 UTC host-a kernel: ": {"at": WHOLE, "host": "host-a"},
     "Mon 2026-03-02 09:12:07 CET host-a kernel: ": {"at": WHOLE, "host": "host-a"},
     "Mon 2026-03-02 00:12:07 PST host-a kernel: ": {"at": WHOLE, "host": "host-a"},
@@ -72,6 +74,7 @@ FORMS: dict[str, Said] = {
     "2026-03-02T10:12:07.612100+02:00 host-a kernel: ": {"at": AT, "host": "host-a"},
     "2026-03-02T10:12:07.612100+02:00 HOST-A.example.org kernel: [ 1843.308145] ": {"at": AT, "up": UP, "host": "host-a"},
     "<3>1 2026-03-02T08:12:07.612100Z host-a kernel - - - ": {"at": AT, "host": "host-a"},
+    "<3>1 2026-03-02T08:12:07.612100Z host-a kernel - - -  [ 1843.308145]  ": {"at": AT, "up": UP, "host": "host-a"},
     '<3>1 2026-03-02T08:12:07.612100Z host-a kernel - - [timeQuality tzKnown="1"] [ 1843.308145] ': {"at": AT, "up": UP, "host": "host-a"},
     # Talos, containers, tools that pass lines on
     "192.0.2.19: kern: warning: [2026-03-02T08:12:07.612100481Z]: ": {"at": AT, "host": "192.0.2.19"},
@@ -291,7 +294,8 @@ def test_prose_programs_and_settings_that_quote_the_driver_report_nothing() -> N
         assert told(line) == [], line
 
 
-PASSED_ON = {  # lines of tools that report what they saw -> host
+PASSED_ON = {  # lines of tools that report what they saw, and of logs without the kernel's tag -> host
+    f"Sep 18 20:07:01 host-a {BODY}": "host-a",
     f'[found] (54 minutes ago) "{BODY}"': None,
     f"[gpu-health] [CRITICAL] GPU-0000: XID: {BODY}": None,
     f"kernel-monitor: Events:[{{Timestamp:2026-03-02 08:12:07.6 +0000 UTC m=+12.5 Reason:XidError Message:{BODY}": None,
