@@ -100,7 +100,7 @@ def last_steps(case: Tables, logs: JobLogs) -> list[tuple[datetime, str | None]]
     for at, rank in (*after.of_job, *after.own):
         host = logs.hosts.get(rank)
         last[host] = max(at, last.get(host, at))
-    return [(at, host) for host, at in last.items()]
+    return sorted(((at, host) for host, at in last.items()), key=lambda told: told[0])[-MAX_SPEAKERS:]
 
 
 def _printed_on(after: _After, line: Line) -> bool:

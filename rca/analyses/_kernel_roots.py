@@ -23,7 +23,7 @@ from typing import Any, Final
 import polars as pl
 
 from rca.analyses._alive import last_steps
-from rca.analyses._faults import Story
+from rca.analyses._faults import Fault, Story
 from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line
 from rca.analyses._kernel_edges import Link, chain_of, follow
 from rca.analyses._kernel_undated import before_the_end
@@ -158,7 +158,8 @@ def scene(case: Tables, told: Story) -> Scene:
         last = _last_undated(case, everything)
         in_time = last if told.logs.span is None or any(r.line.rank is not None for r in last) else []  # a process of the job dates them
     steps = last_steps(case, told.logs)
-    ended = [r for r in in_time if not _after_the_end(r, told) and not _was_outlived(r, steps, told.logs)]
+    faults = [(fault, frozenset(told.logs.hosts_of(fault.ranks))) for fault in told.first]
+    ended = [r for r in in_time if not _after_the_end(r, told, faults) and not _was_outlived(r, steps, told.logs)]
     live = sorted(ended, key=lambda r: (r.at_s, r.line.evidence_id, r.order))
     links = follow(live, told.logs.clocks)
     first = [r for n, r in enumerate(live) if n not in links and r.cause]
@@ -290,17 +291,21 @@ def _role_of_code(kind: str, code: int | None, severity: str | None) -> tuple[st
     return role, cause
 
 
-def _after_the_end(record: Record, told: Story) -> bool:
-    """Whether a record is later than the stop of the job, or than the first fault in the logs of ranks on other hosts.
+def _after_the_end(record: Record, told: Story, faults: Sequence[tuple[Fault, frozenset[str]]]) -> bool:
+    """Whether a record is later than the stop of the job, or than the first faults in the logs of ranks on other hosts.
 
     What a lost link does to other GPUs their programs may notice before the driver names the link: that ends nothing.
     """
     if told.stop.is_asked and told.stop.began is not None and told.logs.order(record.line, told.stop.began) == 1:
         return True
-    elsewhere = [f for f in told.first if record.host not in told.logs.hosts_of(f.ranks)]
-    if record.cause == "nvlink_fault":
-        elsewhere = [f for f in elsewhere if f.kind not in DEVICE_ERRORS]
-    return bool(elsewhere) and all(told.logs.order(record.line, fault.line) == 1 for fault in elsewhere)
+    is_later = False
+    for fault, hosts in faults:
+        if record.host in hosts or (record.cause == "nvlink_fault" and fault.kind in DEVICE_ERRORS):
+            continue
+        if told.logs.order(record.line, fault.line) != 1:
+            return False
+        is_later = True
+    return is_later
 
 
 def _node_wide(records: Sequence[Record], repeated: Mapping[Record, int]) -> tuple[list[Record], list[Record]]:
@@ -342,12 +347,15 @@ def _repeated(now: Sequence[Record], everything: Sequence[Record]) -> dict[Recor
             met[r.code, r.host, r.gpu].add(r.line.pid)
             if r.code == 13 and r.unit and r.unit != "several":
                 at_unit[r.code, r.host, r.gpu, r.unit].add(r.line.pid)
+    most: dict[int | None, list[int]] = defaultdict(list)
+    for key, pids in met.items():
+        most[key[0]] = sorted([*most[key[0]], len(pids)])[-2:]
     found = {}
     for r in now:
         if r.gpu is None:
             continue
         own = len(met[r.code, r.host, r.gpu])
-        others = max((len(pids) for key, pids in met.items() if key[0] == r.code and key[1:] != (r.host, r.gpu)), default=0)
+        others = next((n for n in most[r.code] if n != own), own) if len(most[r.code]) > 1 else 0  # of two that have most, the other one
         same_unit = len(at_unit.get((r.code, r.host, r.gpu, r.unit or ""), ()))
         if others <= 1 and (own >= REPEATED or same_unit >= REPEATED_UNIT):
             found[r] = own
@@ -361,8 +369,7 @@ def _chain_heads(records: Sequence[Record]) -> list[Record]:
         by_device[record.host, record.gpu].append(record)
     heads = [head for chain in by_device.values() if (head := _head(chain)) is not None]
     certain = [head for head in heads if head.role == "root"]
-    left = certain or [head for head in heads if not any(_explains(other, head) for other in heads if other is not head)]
-    return sorted(left, key=lambda r: (r.at_s, r.host, r.gpu or ""))
+    return sorted(certain or _unexplained(heads), key=lambda r: (r.at_s, r.host, r.gpu or ""))
 
 
 def _head(chain: Sequence[Record]) -> Record | None:
@@ -373,12 +380,22 @@ def _head(chain: Sequence[Record]) -> Record | None:
     return next((r for r in chain if r.role == "root"), None) or next((r for r in chain if r.role in ("either", "application")), None)
 
 
-def _explains(one: Record, other: Record) -> bool:
-    """Whether a record on the same host, or (for links) of a peer, explains another one: it is of the same time and not later."""
-    if other.at_s - one.at_s > CHAIN.total_seconds():
-        return False
-    linked = one.cause == other.cause == "nvlink_fault"
-    return (one.host == other.host or linked) and one.at_s < other.at_s
+def _unexplained(heads: Sequence[Record]) -> list[Record]:
+    """Heads that no earlier one of the same time explains: on the same host, or (for links) of a peer."""
+    found = []
+    before: dict[
+        str, tuple[float, float]
+    ] = {}  # host, or the links of all -> instant of the last head, and of the last one before that instant
+    for head in sorted(heads, key=lambda r: r.at_s):
+        is_explained = False
+        for where in (f"host {head.host}", *(["links"] if head.cause == "nvlink_fault" else [])):
+            last, earlier = before.get(where, (float("-inf"), float("-inf")))
+            earlier = last if last < head.at_s else earlier
+            is_explained |= head.at_s - earlier <= CHAIN.total_seconds()
+            before[where] = head.at_s, earlier
+        if not is_explained:
+            found.append(head)
+    return found
 
 
 def _one_end(heads: Sequence[Record], live: Sequence[Record]) -> list[Record]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from heapq import nsmallest
 from typing import Any, Final
 
 import polars as pl
@@ -54,6 +55,7 @@ SIGNS = {
 }
 
 MAX_CITES = 6
+MAX_COMPARED: Final = 32  # earliest roots that each other one is compared with
 MAX_FOLLOWING: Final = 4  # kinds of records that are said to follow
 ACCESS: Final = 137  # an access that arrived over a link: the fault is at its other end, or in the program there
 SAME_LINK_S: Final = 2.0  # both ends of a link, on one host, tell its loss within so much
@@ -109,7 +111,8 @@ def _first(seen: Scene, told: Story) -> list[Record]:
     """Roots that none of the others precedes outside the clock error; the other end of the same link beside it, and of links on several hosts
     the one that was bad before."""
     roots = seen.roots
-    first = [r for r in roots if not any(told.logs.order(o.line, r.line) == -1 for o in roots if o is not r)] or list(roots)
+    early = nsmallest(MAX_COMPARED, roots, key=lambda r: r.at_s if r.line.at is not None else 0.0)
+    first = [r for r in roots if not any(told.logs.order(o.line, r.line) == -1 for o in early if o is not r)] or list(roots)
     if all(r.cause == "nvlink_fault" for r in first) and len({r.host for r in first}) > 1:
         hinted = [r for r in first if "source" not in (r.remote_effect or "")] or first
         worn = [r for r in hinted if (r.host, r.gpu) in seen.worn]
