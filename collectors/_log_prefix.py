@@ -36,7 +36,7 @@ _SPEAKS: Final = re.compile(r"[ \t]*(?:(?:what\(\): +){1,9}|(?:[a-z_]\w{0,60}\.)
 _ABORTED: Final = re.compile(  # where no group is named
     r"(?:^|Error: )NCCL communicator was aborted on rank (\d{1,7})\b"
 )
-_LAUNCHERS: Final = ("slurmstepd", "srun: ", "salloc: ")
+_LAUNCHERS: Final = ("slurmstepd", "srun: ", "salloc: ", "Child process with PID ")  # what is said of others; the last is Lightning's
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,8 @@ def parse(raw: str, number: int) -> Line:
             local = local or stamp
             at = at or (_instant(stamp, zone) if zone else None)
     if raw.startswith(_LAUNCHERS, place + (raw[place : place + 1] == " ")):
-        said.pop("label", None)  # the scheduler speaks, not the task that it stands beside
+        said.pop("label", None)  # of the task that it stands beside
+        ranks.clear()
     rank, group_rank = _ranks(ranks, said)
     if rank is not None and group_rank is None and int(said.get("label", 0)) > rank:
         # A node's number is never above the rank of its processes: the task is the rank, and this one counts inside a group.

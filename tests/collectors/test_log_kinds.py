@@ -247,6 +247,11 @@ STORIES = {  # what lines say together: kinds, ranks
         {"nccl_heartbeat_timeout"},
         {34},
     ),
+    "who tells of a child's end is not the child": (
+        "[rank: 0] Child process with PID 412 terminated with code -11. Forcefully terminating all other processes to avoid zombies\n",
+        {"elastic_child_failed", "process_signal"},
+        set(),
+    ),
     "what only may be the cause": (
         "(raylet, ip=10.0.0.1) A worker died or was killed while executing a task by an unexpected system error. There are some potential root "
         "causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage.\n",
