@@ -21,7 +21,20 @@ WORDS: Final = (
     *("scale in", "scale-in", "scaling in", "scaled in", "on request", "request of", "requested", "operator", "by user", "by the user"),
     *("by admin", "by the admin", "by owner", "user stop", "user cancel", "admin", "resum", "back in service"),
     *("scheduler:", "controller:", "autoscaler", "user ", "down for"),
-    *("preempt", "reclaim", "interruption", "time limit", "walltime", "scancel", "qdel", "bkill", "kubectl delete"),
+    *(
+        "preempt",
+        "term_owner",
+        "term_admin",
+        "term_preempt",
+        "reclaim",
+        "interruption",
+        "time limit",
+        "walltime",
+        "scancel",
+        "qdel",
+        "bkill",
+        "kubectl delete",
+    ),
 )
 _OF_SIGNATURE: Final[dict[str, dict[str, Any]]] = {
     "slurm_time_limit": {"state": "time_limit", "is_planned": True, "by": "scheduler"},
@@ -38,10 +51,10 @@ _TAKEN_BACK: Final = re.compile(
 _OVER: Final = re.compile(r"(?i)\b(?:maintenance|window|drain)\b.{0,60}\b(?:completed|finished|ended|over|done|closed)\b")
 _AHEAD: Final = re.compile(
     r"(?i)\b(?:tomorrow|upcoming|reminder|next (?:week|month|monday|tuesday|wednesday|thursday|friday|saturday|sunday))\b"
-    r"|\bin \d+ (?:days?|weeks?|hours?)\b"
+    r"|\bin \d+ (?:days?|weeks?|hours?)\b|\b(?:may|might|could|can) be (?:preempted|reclaimed|stopped|drained|cancelled)\b"
 )
 _FAILURE: Final = re.compile(
-    r"(?i)\b(?:fail(?:ed|ure|ing|s)?|faulty|error|xid|ecc|unhealthy|unreachable|not responding|unresponsive|broken|fallen off|overheat\w*"
+    r"(?i)\b(?:fail(?:ed|ure|ing|s)?|faulty|error|xid|ecc|unhealthy|unreachable|not responding|unresponsive|broken|f(?:allen|ell) off|overheat\w*"
     r"|bad (?:gpu|node|dimm|nic))\b"
 )
 _ACTORS: Final = (

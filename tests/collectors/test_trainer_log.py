@@ -274,6 +274,9 @@ def test_slurm_tells_why_a_job_ends(tmp_path: Path) -> None:
         ("scaling down worker group from 8 to 4", "stopping", True, "autoscaler"),
         ("node host-7 drained: GPU unhealthy", "draining", False, None),
         ("maintenance window ended, job resumed", "resumed", True, "operator"),
+        ("slurmctld: node host-7 drained by root: GPU fell off the bus", "draining", False, "scheduler"),
+        ("TERM_OWNER: job killed by owner.", "cancelled", True, "user"),
+        ("Exited by LSF: TERM_PREEMPT", "preempted", True, None),
     ],
 )
 def test_announcements_in_free_words(text: str, state: str, *, is_planned: bool, by: str | None) -> None:
@@ -289,6 +292,8 @@ def test_announcements_in_free_words(text: str, state: str, *, is_planned: bool,
         "operator: reminder, planned maintenance next week",
         "no maintenance scheduled",
         "draining the prefetch queue",
+        "job may be preempted at any time",
+        "the driver was terminated by the user's editor",
         "learning rate scheduler: restart of the cycle",
         "Received 15 death signal, shutting down workers",
     ],
