@@ -17,7 +17,7 @@ from rca.catalogues import cached
 __all__ = ["BOOT", "BROADCAST", "SKIPPED", "marked_lines"]
 
 PIECE_BYTES: Final = 8192
-NET_MARKERS: Final = 60  # beyond 64 the search compares one byte after the other
+NET_MARKERS: Final = 40  # beyond 64 the search compares one byte after the other, and is slower long before
 BOOT: Final = re.compile(r"-- Boot (?P<boot>[0-9a-f]{32})")  # of journalctl, between boots
 BROADCAST: Final = re.compile(
     r"(?:Broadcast m|M)essage from (?:syslogd|systemd-journald)@(?P<host>\S{1,255}) (?:at |\()(?P<stamp>[^.)\n]{1,40})"
@@ -35,7 +35,8 @@ def _markers() -> list[str]:
 @cached
 def _nets() -> list[str]:
     """Alternatives of the markers, few enough in each that vectors of bytes are compared (neighbours share their beginnings)."""
-    markers = [re.escape(marker) for marker in _markers()]
+    all_of_them = _markers()
+    markers = [re.escape(marker) for marker in all_of_them if not any(other in marker for other in all_of_them if other != marker)]
     num_nets = -(-len(markers) // NET_MARKERS)
     each = -(-len(markers) // num_nets)
     return ["|".join(markers[at : at + each]) for at in range(0, len(markers), each)]
