@@ -33,11 +33,13 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """One event. `row` has the columns of `kernel_events`; `at` (UTC) is None where no file's clock can be placed; `order`: its place in its file
-    (that of `row`) in the order of time; `rows`: all it is told by."""
+    """One event. `row` has the columns of `kernel_events`; `at` (UTC) is None where no file's clock can be placed, `error_s` how much later than `at`
+    it may have been by its host's clock (stamps are cut to seconds); `order`: its place in its file (that of `row`) in the order of time; `rows`: all
+    it is told by."""
 
     row: Row
     at: datetime | None
+    error_s: float
     order: int
     rows: tuple[Row, ...]
 
@@ -117,7 +119,7 @@ class _Event:
         row["num_folded"] = max((one.row["num_folded"] or 1 for one in self.told), default=1)
         row["is_rate_limited"] = any(one.row["is_rate_limited"] for one in self.told)
         rows: dict[tuple[str, str], Row] = {(one.row["evidence_id"], one.row["record"]): one.row for one in ranked}
-        return KernelRecord(row, _best_instant(self.told), ranked[0].order, tuple(rows.values()))
+        return KernelRecord(row, *_best_instant(self.told), ranked[0].order, tuple(rows.values()))
 
 
 def _subject(row: Row) -> tuple[Any, ...]:
@@ -189,14 +191,15 @@ def _fullness(row: Row) -> int:
     return sum(row[name] is not None for name in _FILLED)
 
 
-def _best_instant(told: Sequence[_Told]) -> datetime | None:
-    """The earliest; of those that may be the same instant the one told most exactly."""
+def _best_instant(told: Sequence[_Told]) -> tuple[datetime | None, float]:
+    """The earliest, and its error; of those that may be the same instant the one told most exactly."""
     dated = [(one.at, one.error_s) for one in told if one.at is not None]
     if not dated:
-        return None
+        return None, 0.0
     first, error = min(dated)
     same = [(other, at) for at, other in dated if (at - first).total_seconds() <= error + other]
-    return min(same)[1]
+    exact, at = min(same)
+    return at, exact
 
 
 def _order(row: Row) -> tuple[str, str, tuple[int, ...]]:

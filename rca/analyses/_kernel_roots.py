@@ -88,6 +88,7 @@ class Record:
     remote_effect: str | None = None
     cites: tuple[Cite, ...] = ()  # every file that tells it, the best first
     order: int = 0  # place in its file in the order of time: a journal may be printed backwards
+    error_s: float = 0.0  # so much later than its stamp it may have been: most clocks print whole seconds
 
     before_end_s: float | None = None  # from the last line of its log, where that is all that places it
 
@@ -185,7 +186,8 @@ def scene(case: Tables, told: Story) -> Scene:
 
 def _was_outlived(record: Record, steps: Iterable[tuple[datetime, str | None]], logs: JobLogs) -> bool:
     """Whether the job made steps for certain after a record."""
-    return any(logs.clocks.order(last, (record.line.at, record.line.clock)) == 1 for last in steps)
+    latest = record.line.at + timedelta(seconds=record.error_s) if record.line.at is not None else None
+    return any(logs.clocks.order(last, (latest, record.line.clock)) == 1 for last in steps)
 
 
 def _last_records(case: Tables, records: Iterable[Record]) -> tuple[datetime, datetime] | None:
@@ -235,7 +237,7 @@ def _records(case: Tables, logs: JobLogs) -> list[Record]:
         found.append(
             Record(
                 line, host, row["kind"], row["code"], row["gpu"], role, cause, row["unit"], row["severity"], row["link"], row["recovery"],
-                row["caused_by"], row.get("remote_effect"), event.cites, event.order,
+                row["caused_by"], row.get("remote_effect"), event.cites, event.order, event.error_s,
             )
         )  # fmt: skip
     users: dict[tuple[str, str], set[int]] = defaultdict(set)
