@@ -546,6 +546,21 @@ class TestFatalXid:
     def test_old_foreign_and_corrected_records_accuse_nobody(self, host: str, seconds: float, values: dict[str, Any]) -> None:
         assert self.covered().kernel(host, seconds=seconds, **values).ask("fatal_xid").status == "clear"
 
+    def test_a_stamp_of_whole_seconds_is_outlived_only_by_the_next_second(self) -> None:
+        """The last step ended at 19.4 s: a record of 19.2 s did not end the job, one that prints second 19 may have."""
+        values = {"code": 79, "gpu": "0000:3b:00", "pid": 100}
+        for local, seconds, status in (
+            (None, 19.2, "clear"),
+            (None, 19.6, "found"),
+            ("12:00:19", None, "found"),
+            ("12:00:17", None, "clear"),
+        ):
+            job = self.covered().add("hosts", "hosts", host="host-a", boot_at=at(-9e5), zone_offset_s=0.0)
+            for n in range(1, 5):
+                job.add("steps", "timings", rank=0, host="host-a", step=19 + n, started_at=at(19.4 - 0.05 * (5 - n)), step_s=0.05)
+            stamp = f"2026-03-01T{local}" if local else None
+            assert job.kernel("host-a", "xid", seconds, logged_at_local=stamp, **values).ask("fatal_xid").status == status, (local, seconds)
+
     def test_switch_errors_are_roots_by_their_number_and_followers_of_a_lost_gpu(self) -> None:
         job = self.covered().kernel("host-c", "sxid", 27, code=20034, gpu="0000:05:00", severity="fatal")
         assert job.only("fatal_xid").sign == "nvlink_record"
