@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from collectors._log_shape import Hear, Shape, learn
+from collectors._log_shape import ENGINE, Hear, Shape, learn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -46,7 +46,7 @@ class Lines:
             .filter(pl.col("text") != "")
             .with_row_index("item")
             .cast({"item": pl.Int64})
-            .collect()
+            .collect(engine=ENGINE)
         )
 
 
@@ -90,7 +90,7 @@ class Shapes:
             if num := int(fits.sum()):
                 self._hits[shape.regex] += num
                 found.append(Alike(shape, rows if num == rows.height else rows.filter(fits)))
-            return items.clear() if num == rows.height else items.filter(~fits) if num else items
+            return items.clear() if num == rows.height else items.filter(~fits).rechunk() if num else items
 
         def silence(patterns: Sequence[str], items: pl.DataFrame) -> pl.DataFrame:
             """Adds what fits one of the patterns to `quiet`; gives the items left."""
@@ -98,7 +98,7 @@ class Shapes:
                 return items
             fits = items["text"].str.contains(f"^(?:{'|'.join(patterns)})$")
             quiet.append(items["place"].filter(fits))
-            return items.filter(~fits)
+            return items.filter(~fits).rechunk()
 
         for regex in sorted(self._shapes, key=lambda regex: -self._hits[regex]):
             items = fit(self._shapes[regex], items)

@@ -49,6 +49,8 @@ _DENIED_BEHIND: Final = re.compile(
 )
 NEAR = 40  # characters on either side of a match that may deny it
 
+_DIGITS: Final = re.compile(r"\d+")
+
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
@@ -84,9 +86,9 @@ def words() -> tuple[str, ...]:
 
 def numbers_of(text: str) -> set[str]:
     """Numbers that patterns of which the text holds the word name outright: with another one the text may be of another kind."""
-    lowered = text.lower()
-    plain = (re.sub(r"\{[\d,]*\}", "", pattern.regex.pattern) for pattern in patterns() if pattern.word in lowered)
-    return {number for source in plain for number in re.findall(r"\d+", source)}
+    lowered = _DIGITS.sub("0", text.lower())
+    plain = (re.sub(r"\{[\d,]*\}", "", p.regex.pattern) for p in patterns() if _DIGITS.sub("0", p.word) in lowered)
+    return {number for source in plain for number in _DIGITS.findall(source)}
 
 
 def first_fit(text: str, level: str | None = None) -> tuple[Pattern, re.Match[str]] | None:
