@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 from _house import SAMPLE, call, copy_dumps, finish, start, tables_of
 
-from rca.case import Case, is_current
+from rca.case import KEPT_ROWS, Case, is_current
 from rca.sources import inventory
 from rca.tables import TABLES
 
@@ -416,3 +416,21 @@ def test_an_older_view_of_a_rank_is_left_out_and_listed(tmp_path: Path) -> None:
     assert [path for path in sorted(listed) if "older view of rank" in listed[path]] == [
         f"first/nccl_trace_rank_{r}.json" for r in range(8)
     ]
+    assert_read_alike(folder / "case.duckdb")
+
+
+def assert_read_alike(case_file: Path) -> None:
+    """A small table, which is kept, and a large one, which is read again each time, are filtered by the same rows."""
+    kept, chunked = Case.open(case_file), Case.open(case_file)
+    chunked._height = lambda name: KEPT_ROWS + 1  # type: ignore[method-assign]
+    heights = set()
+    try:
+        for where in (None, "is_retired"):
+            for with_stale in (False, True, False):
+                frames = [case.table("collectives", where=where, with_stale=with_stale).collect() for case in (kept, chunked)]
+                assert frames[0].equals(frames[1])
+                heights.add((where, with_stale, frames[0].height))
+    finally:
+        kept.close()
+        chunked.close()
+    assert len({height for _, _, height in heights}) == len(heights) == 4
