@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -17,7 +20,6 @@ MB = 1e6
 S_PER_MB = 2.0  # CPU seconds to recognise and read, as CONTRIBUTING.md promises
 FLOOR_S = 2.0  # however small the file
 NAME = "rank_3.log"
-FOLDER = Path(tempfile.mkdtemp(prefix="firstfault-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
 
 
 class Broken(AssertionError):
@@ -26,6 +28,13 @@ class Broken(AssertionError):
 
 class Slow(AssertionError):
     """A collector took longer than its input allows."""
+
+
+@cache
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="firstfault-fuzz-"))
+    atexit.register(shutil.rmtree, folder)
+    return folder
 
 
 def allowed_s(num_bytes: int) -> float:
@@ -38,7 +47,7 @@ def keep(collector: ModuleType, data: bytes, *, patience: float = 1.0) -> float:
 
     Raises whatever the collector raises besides EvidenceError, Broken, and Slow where it takes `patience` times what is allowed.
     """
-    file = FOLDER / "input"
+    file = _folder() / "input"
     file.write_bytes(data)
     began = time.process_time()
     if collector.claims(NAME, data[:HEAD_BYTES]) not in (True, False):

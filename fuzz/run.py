@@ -10,6 +10,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from rca import plugins
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
 SECONDS = 60
+MEMORY = Path("/dev/shm")  # thousands of files are written
 NICE = 10  # it runs for many minutes beside other work
 OPTIONS = (f"-max_len={4 * MAX_BYTES}", "-timeout=60", "-rss_limit_mb=4096", "-print_final_stats=1", "-verbosity=0")
 
@@ -38,8 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"no collector {', '.join(strange)}: choose from {', '.join(known)}")
     os.nice(NICE)
     broken = 0
-    for name in args.collectors or known:
-        broken += _fuzz(name, args.seconds) + _runs(name)
+    with tempfile.TemporaryDirectory(prefix="firstfault-fuzz-", dir=MEMORY if MEMORY.is_dir() else None) as scratch:
+        os.environ["TMPDIR"] = tempfile.tempdir = scratch
+        for name in args.collectors or known:
+            broken += _fuzz(name, args.seconds) + _runs(name)
     _say(f"{broken} of the promises are broken" if broken else "all promises were kept")
     return 1 if broken else 0
 
