@@ -17,11 +17,11 @@ __all__ = ["LOGS", "Log", "write"]
 
 BEGUN: Final = datetime(2026, 3, 1, 8, tzinfo=UTC)
 BATCH: Final = 4096  # lines written at once
-ORDINARY: Final = (  # what a healthy node prints; {n} is another number each time
+ORDINARY: Final = (  # what a healthy node prints; {n} is another number each time, {at} the seconds since 1970
     "usb 1-1: new high-speed USB device number {n} using xhci_hcd",
     "docker0: port {n}(veth1a2b3c4) entered disabled state",
     "IPv6: ADDRCONF(NETDEV_CHANGE): veth{n}: link becomes ready",
-    'audit: type=1400 audit(1772352000.123:{n}): apparmor="DENIED" operation="open" profile="snap" pid={n}',
+    'audit: type=1400 audit({at}:{n}): apparmor="DENIED" operation="open" profile="snap" pid={n}',
     "nvidia-uvm: Loaded the UVM driver, major device number {n}.",
     "perf: interrupt took too long ({n} > 2500), lowering kernel.perf_event_max_sample_rate to 79000",
     "systemd[1]: Started Session {n} of User root.",
@@ -103,10 +103,11 @@ def _quiet(prefix: Prefix, bodies: tuple[str, ...] = ORDINARY) -> Callable[[rand
         uptime_s, n = 1000.0, 0
         while True:
             uptime_s, n = uptime_s + draw.random(), n + 1
-            body = draw.choice(bodies).replace("{n}", str(draw.randrange(10**6)))
+            at = BEGUN + timedelta(seconds=uptime_s)
+            body = draw.choice(bodies).replace("{n}", str(draw.randrange(10**6))).replace("{at}", f"{at.timestamp():.3f}")
             if ends:
                 body = body.replace('"', '\\"')
-            yield prefix(BEGUN + timedelta(seconds=uptime_s), uptime_s, n) + body + ends
+            yield prefix(at, uptime_s, n) + body + ends
 
     return lines
 

@@ -54,7 +54,8 @@ READERS = """
 
 How fast the collectors read kernel and trainer logs, at two sizes: the time grows with the size, the memory does not.
 Beside them, in MB per CPU-second, what it costs to look for one word only: line after line in Python, and by `grep -c`.
-CPU seconds are those of the reading alone, the least of {repeat} runs; the peak is that of the whole process, libraries included.
+CPU seconds are those of the reading alone, the least of {repeat} run(s); the peak is that of the whole process, libraries included.
+On average {load:.0f} programs wanted a core when the run began: on a busy machine every figure is lower, those of the plain readers, too.
 A log without events shows how fast silence is established; in a flood every line tells an event, and few rows come of it."""
 HEAD = ("case", "program", "CPU s", "wall s", "peak MB", "ranks", "group", "its answer")
 
@@ -112,13 +113,13 @@ def _case(name: str, tools: Sequence[str], *, repeat: int) -> dict[str, Any]:
 def _readers(sizes_mb: Sequence[int], *, repeat: int) -> dict[str, Any]:
     """Write every log in every size and let it be read."""
     OUT.mkdir(exist_ok=True)
-    readings = []
+    readings, load = [], os.getloadavg()[0]
     for log in LOGS.values():
         for size_mb in sizes_mb:
             readings.append(measure_log(log, size_mb, OUT, repeat=repeat))
             sys.stderr.write(f"{log.name} {size_mb} MB: {readings[-1].cpu_s:.2f} CPU s\n")
     sys.stdout.write("\n".join(_aligned([READER_HEAD, *(reading.cells for reading in readings)], range(1, 8))) + "\n")
-    return {"repeat": repeat, "readings": [asdict(reading) for reading in readings]}
+    return {"repeat": repeat, "load": load, "readings": [asdict(reading) for reading in readings]}
 
 
 def _cells(case: str, run: Measurement) -> tuple[str, ...]:
@@ -189,7 +190,7 @@ def _page(results: dict[str, Any]) -> str:
         lines += ["| " + " | ".join(_cells(name, Measurement(**run))[1:]) + " |" for run in case["runs"]]
     if readers := results.get("readers"):
         lines += [
-            READERS.format(repeat=readers["repeat"]),
+            READERS.format(repeat=readers["repeat"], load=readers["load"]),
             "",
             f"| {' | '.join(READER_HEAD)} |",
             f"|---{'|---:' * (len(READER_HEAD) - 1)}|",
