@@ -28,15 +28,18 @@ def unwrapped(lines: list[str]) -> list[str]:
     """
     if lines and lines[0].endswith("\r"):
         lines = [line.rstrip("\r") for line in lines]
-    width = max(map(len, lines), default=0)
-    if not MIN_WIDTH <= width <= MAX_WIDTH:
+    lengths = [len(line) for line in lines]
+    width = max(lengths, default=0)
+    if not MIN_WIDTH <= width <= MAX_WIDTH or lengths[:-1].count(width) < MIN_BROKEN:
         return lines
-    full = [place for place, line in enumerate(lines[:-1]) if len(line) >= width - 1]
-    if sum(len(lines[place]) == width for place in full) < MIN_BROKEN:
-        return lines
-    for place in [place for place in full if not _STANDS_ALONE.match(lines[place + 1])]:  # most, in a log of lines of one width
+    full = [  # most lines, where all are of one width: what begins alike, or with a prefix, is a line of its own
+        place
+        for place, (length, head, rest) in enumerate(zip(lengths, lines, lines[1:], strict=False))
+        if length >= width - 1 and rest[:4] != head[:4] and not _STANDS_ALONE.match(rest)
+    ]
+    for place in full:
         head = lines[place]
-        if not head or lines[place + 1][:4] == head[:4] != "> ":  # begins alike: a line of its own
+        if not head:
             continue
         quote = _QUOTED.match(head)
         mark = quote[0] if quote else ""
