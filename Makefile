@@ -37,7 +37,7 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev  ## regenerate the generated pages
 	$(VENV)/bin/python docs/generate.py
 
-bench: $(VENV)/.dev  ## against torchfrtrace and plain unpickling, same files, one run
+bench: $(VENV)/.dev  ## against torchfrtrace, plain unpickling and plain readers of logs, same files, one run
 	$(VENV)/bin/python bench/run.py
 
 fuzz: $(VENV)/.fuzz  ## every collector on made-up input, FUZZ_SECONDS each, and on long runs
