@@ -25,13 +25,14 @@ ENGINE: Final = "Severity"  # `what` of the line of an SXid that names an engine
 
 # What the driver names: an address, also one that somebody has blanked. Other words in parentheses are prose, and a %s is a program.
 _NAMED: Final = rf"(?:PCI:(?!\.\*)(?P<pci>[0-9A-Za-z.:\u2026*#<>_\-]{{0,40}})|(?P<pci2>{ADDRESS}|\.{{2,3}}|\u2026))"
+_CODE_ENDS: Final = r"(?=$|[\s,;.()\[\]}|<>\"'`])"  # behind anything else the number is torn
 _XID: Final = re.compile(
     rf"(?:NVRM: )?Xid\s{{0,4}}\(\s{{0,4}}{_NAMED}(?:\s+GPU-I:\d{{1,4}})?(?:\s+GPU-CI:\d{{1,4}})?\s{{0,4}}\)\s{{0,4}}:\s{{0,4}}"
-    r"(?P<code>\d{1,6})\b[,\s]{0,4}(?P<rest>.{0,4000})",
+    rf"(?P<code>\d{{1,6}}){_CODE_ENDS}[,\s]{{0,4}}(?P<rest>.{{0,4000}})",
     re.DOTALL,
 )
 _SXID: Final = re.compile(
-    rf"(?:nvidia-nvswitch\d{{1,4}}: )?SXid\s{{0,4}}\({_NAMED}\)\s{{0,4}}:\s{{0,4}}(?P<code>\d{{1,6}})\b[,\s]{{0,4}}(?P<rest>.{{0,4000}})",
+    rf"(?:nvidia-nvswitch\d{{1,4}}: )?SXid\s{{0,4}}\({_NAMED}\)\s{{0,4}}:\s{{0,4}}(?P<code>\d{{5,6}}){_CODE_ENDS}[,\s]{{0,4}}(?P<rest>.{{0,4000}})",
     re.DOTALL,
 )
 _SWITCH_BY_MANAGER: Final = re.compile(
