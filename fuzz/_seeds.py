@@ -12,13 +12,19 @@ from types import ModuleType
 from rca.drills._synthetic import Fault, Job, Recorder, write
 from rca.types import HEAD_BYTES
 
-__all__ = ["MAX_BYTES", "seeds", "words"]
+__all__ = ["MAX_BYTES", "NASTY", "seeds", "words"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACES = (ROOT / "tests" / "collectors" / "fixtures", ROOT / "data" / "cases")
 MAX_BYTES = 16_384  # of a seed
 MAX_SEEDS = 60  # of a collector
 MAX_WORDS = 1500
+# What readers trip over: numbers that do not fit, moments that no zone can move, digits that are none, halves of characters.
+NASTY = (
+    *(b"-1", b"1e999", b"NaN", b"Infinity", b"9223372036854775808", b"9" * 60, b"0x" + b"f" * 40, b"\xc2\xb2", b'"\\ud800"', b"\xff\xfe"),
+    *(b"0001-01-01T00:00:00+14:00", b"9999-12-31T23:59:59-14:00", b"2026-02-30T25:61:61", b"-62135596800", b"253402300800"),
+    *(b"null", b"true", b"[]", b"{}", b'""', b"[[[[[[[[", b'{"a":{"a":', b"\x1b[2J", b"\xe2\x80\xa8", b"\r\n"),
+)
 _TOKEN = re.compile(rb"[A-Za-z_][\w.:-]{2,40}")
 
 
@@ -51,7 +57,7 @@ def _small_dumps() -> Iterator[bytes]:
 
 def words(collector: ModuleType, inputs: list[bytes]) -> list[bytes]:
     """A dictionary: short texts in the collector's own source and in the catalogues, and tokens of the seeds."""
-    found: dict[bytes, None] = {}
+    found: dict[bytes, None] = dict.fromkeys(NASTY)
     for path in sorted(Path(str(collector.__file__)).parent.glob("*.py")):
         if path.name.startswith("_") or path.stem == collector.__name__.rpartition(".")[2]:
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):

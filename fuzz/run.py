@@ -68,7 +68,7 @@ def _fuzz(name: str, seconds: int) -> int:
     command = [sys.executable, str(HERE / "one.py"), name, *OPTIONS, f"-max_total_time={seconds}", f"-dict={listed}"]
     done = subprocess.run(
         [*command, f"-artifact_prefix={OUT / name}-", str(corpus), str(given)],
-        capture_output=True, text=True, errors="replace", cwd=HERE.parent, check=False,
+        capture_output=True, text=True, errors="replace", env={**os.environ, "PYTHONPATH": str(HERE.parent)}, check=False,
     )  # fmt: skip
     said = done.stdout + done.stderr
     tried = next((line.split()[-1] for line in said.splitlines() if "number_of_executed_units" in line), "?")
