@@ -34,7 +34,7 @@ Hear = Callable[[str], Mapping[str, Any] | None]
 
 MAX_LINE = 2000  # characters of a line that can have a shape
 MAX_PAD = 12  # blanks before a number, which grow fewer as it grows
-MAX_PARTS = 96  # of a line that may differ
+MAX_PARTS = 64  # of a line that may differ
 NUM_JOINT = 8  # variants in which everything is changed at once
 MAX_WHOLE = 10**15  # counts below are exact as floating-point numbers
 MAX_NUMBER = 1e18  # larger ones are null in `progress`
@@ -70,6 +70,7 @@ class _Taking:
     kind: str
     lead: str = ""  # what a stamp begins with: its date
     offset: timedelta = timedelta()  # of the local clock from UTC
+    has_commas: bool = False  # between thousands
 
     def value(self, text: str) -> Any:
         plain = text.replace(",", "")
@@ -92,7 +93,7 @@ class _Taking:
         """The same of a column; null where only the careful way knows."""
         import polars as pl
 
-        plain = text.str.replace_all(",", "", literal=True)
+        plain = text.str.replace_all(",", "", literal=True) if self.has_commas else text
         number = plain.cast(pl.Float64, strict=False)
         if self.kind in _PER_UNIT:
             sound = pl.when(number.abs() < MAX_NUMBER).then(number)
@@ -107,7 +108,7 @@ class _Taking:
         micros = text.str.slice(TIME_WIDTH + 1, 6)
         if self.kind.startswith("iso"):
             micros = micros.str.pad_end(6, "0").str.replace("000000", "", literal=True)
-        point = pl.when(micros == "").then(pl.lit("")).otherwise(pl.lit("."))
+        point = pl.when(micros != "").then(pl.lit(".")).otherwise(pl.lit(""))
         stamp = pl.concat_str(pl.lit(self.lead), text.str.slice(0, TIME_WIDTH), point, micros)
         if not self.kind.endswith("instant"):
             return stamp
@@ -205,7 +206,7 @@ def learn(line: str, hear: Hear) -> Shape | None:
         _SPECIAL.sub(r"\\\1", part.text) if not part.samples else f"({part.pattern})" if at in group_of else f"(?:{part.pattern})"
         for at, part in enumerate(parts)
     )
-    taken = tuple((name, group_of[at], taking) for name, (at, taking) in wanted.items())
+    taken = tuple((name, group_of[at], replace(taking, has_commas="(?:," in parts[at].pattern)) for name, (at, taking) in wanted.items())
     return Shape(f"{regex}[ \\t\\r]*", taken, {name: value for name, value in said.items() if name not in takings})
 
 

@@ -27,7 +27,7 @@ class Lines:
 
     texts: Sequence[str]
     first: int
-    has_returns: bool  # some lines are written over (progress bars), or end in the way of Windows
+    has_returns: bool  # some lines are written over, as progress bars do
 
     def items(self, places: Sequence[int]) -> pl.DataFrame:
         """Pieces of the lines at these places, those that hold something: item (a number that grows), place and text."""

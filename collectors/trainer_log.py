@@ -83,7 +83,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
             continue
         yield from garbage(block)
         last = block
-        lines = Lines(texts(block), block.first, b"\r" in block.data)
+        lines = Lines(texts(block), block.first, has_returns=block.data.count(b"\r") > block.data.count(b"\r\n"))
         held = holding(lines.texts, _WORDS)
         dense = Dense(*shapes.find(lines, held, tasks_are_ranks=not log.tasks_are_nodes), log)
         _read(lines, before, held, dense, log)
