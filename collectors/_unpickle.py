@@ -1,9 +1,9 @@
 """Pickles from a shared folder, read without running anything.
 
 A recorder dump needs no global at all, so the unpickler refuses every one: what is left of the format can build lists, dicts, texts and
-numbers, nothing else. What remains: memory (every reader runs under a limit on the address space, rca/reading.py), endless nesting (checked
-by the reader of the result, and what kills the process outright is met by a second one, apps/supervise.py), and a file that breaks off: its
-good prefix is closed and read here.
+numbers, nothing else. What remains: memory and the time to fill it (a number in the memo is a place in an array that is as long, so unpickling
+runs under a limit on the address space), endless nesting (checked by the reader of the result, and what kills the process outright is met by a
+second one, apps/supervise.py), and a file that breaks off: its good prefix is closed and read here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import pickletools
 import struct
 from typing import IO, Any
 
+from rca.memory import PER_BYTE, memory_limit
+
 __all__ = ["PickleRefused", "cut_header", "load", "salvage"]
 
 MAX_FILE_BYTES = 2 << 30  # a dump of 2,000 calls is 0.5 MB, of 100,000 calls 25 MB
+MEMORY_FLOOR_BYTES = 256 << 20  # that unpickling may take whatever the size of the file: a GB takes seconds to fill
 _ENTRIES_KEYS = (b"X\x07\x00\x00\x00entries", b"\x8c\x07entries", b"U\x07entries")
 
 
@@ -39,7 +42,8 @@ def load(file: IO[bytes], size_bytes: int) -> Any:
     if size_bytes > MAX_FILE_BYTES:
         raise PickleRefused(f"{size_bytes:,} bytes; more than {MAX_FILE_BYTES:,} are not read")
     try:
-        return _Refusing(file, encoding="utf-8", errors="replace").load()
+        with memory_limit(MEMORY_FLOOR_BYTES + PER_BYTE * size_bytes):
+            return _Refusing(file, encoding="utf-8", errors="replace").load()
     except MemoryError:
         raise PickleRefused("needs far more memory than a dump of its size: refused") from None
     except (OverflowError, ValueError, AttributeError, TypeError, IndexError, KeyError, struct.error) as error:

@@ -16,6 +16,7 @@ import polars as pl
 
 from rca import plugins
 from rca.errors import EvidenceError
+from rca.memory import PER_BYTE, memory_limit
 from rca.tables import TABLES
 from rca.types import Collector, Skip, Source
 
@@ -23,7 +24,6 @@ __all__ = ["Parts", "Reading", "collectors", "read_source", "without_gc"]
 
 BATCH_ROWS = 200_000  # rows held in memory before they go to disk: ~60 MB of calls
 MEMORY_FLOOR_BYTES = 1 << 30  # that a reader may use whatever the size of its file
-MEMORY_PER_BYTE = 40  # and so much more for every byte: a dump takes 7-8 times its size as Python objects (measured)
 COMPRESSES = 30  # times, at most, that an honest dump is larger than its compressed file
 MAX_SKIPS = 20  # skips of one file that are kept one by one; the rest is counted
 Progress = Callable[[int, int, str], None]  # files done, files in all, current path
@@ -129,28 +129,6 @@ def without_gc() -> Iterator[None]:
             gc.enable()
 
 
-@contextmanager
-def memory_limit(num_bytes: int) -> Iterator[None]:
-    """Keep the process from growing by more than `num_bytes` (one opcode can claim 64 GB); no limit where the system has none."""
-    try:
-        import resource
-        from pathlib import Path
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except (ImportError, OSError, ValueError):
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = pages * resource.getpagesize() + num_bytes
-    if soft != resource.RLIM_INFINITY:
-        wanted = min(wanted, soft)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
 def read_source(
     source: Source,
     known: dict[str, Collector],
@@ -182,7 +160,7 @@ def _read_with(name: str, collector: Collector, source: Source, parts: Parts, re
     reading.collectors.append(name)
     try:
         plain_bytes = source.size_bytes * (1 if source.compression == "none" else COMPRESSES)
-        with memory_limit(MEMORY_FLOOR_BYTES + MEMORY_PER_BYTE * plain_bytes):
+        with memory_limit(MEMORY_FLOOR_BYTES + PER_BYTE * plain_bytes):
             for item in (read or (lambda c, s: c.read(s)))(collector, source):
                 if isinstance(item, Skip):
                     reading.skip(item)

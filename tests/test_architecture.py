@@ -17,7 +17,7 @@ from _house import ROOT
 
 PACKAGES = ("rca", "collectors", "apps")
 FILES = tuple(sorted(p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")))
-FOUNDATION = ("rca", "rca.types", "rca.tables", "rca.causes", "rca.errors", "rca.plugins", "rca.catalogues")
+FOUNDATION = ("rca", "rca.types", "rca.tables", "rca.causes", "rca.errors", "rca.plugins", "rca.catalogues", "rca.memory")
 ENGINE = (*FOUNDATION, "rca.roster", "rca.sources", "rca.reading", "rca.topology", "rca.belonging", "rca.timing_sets")
 STDLIB = frozenset(sys.stdlib_module_names)
 
@@ -25,6 +25,7 @@ STDLIB = frozenset(sys.stdlib_module_names)
 LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/types.py": (("rca.tables",), ("polars", "zstandard")),
     "rca/timing.py": ((), ()),
+    "rca/memory.py": ((), ()),
     "rca/__init__.py": (("rca.case", "rca.judge", "rca.sources"), ()),  # when asked for: the test below holds it to that
     "rca/plugins.py": ((), ()),
     "rca/errors.py": ((), ()),
@@ -69,7 +70,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/drills/*": ((*FOUNDATION, "rca.drills._*"), ("polars", "numpy", "torch", "zstandard")),
     "rca/catalogue/*": ((), ()),
     "collectors/_capture/*": (("rca.errors", "collectors._capture.*"), ("pynvml",)),
-    "collectors/*": (("rca.types", "rca.tables", "rca.errors", "rca.catalogues", "collectors._*"), ("polars",)),
+    "collectors/*": (("rca.types", "rca.tables", "rca.errors", "rca.catalogues", "rca.memory", "collectors._*"), ("polars",)),
     "apps/charts.py": (("rca", "rca.*", "apps.*"), ("polars", "plotly")),
     "apps/explorer.py": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
     "apps/pages/*": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from _traps import STOP, TP4, Dump, diagnose, hang, path, pickled, run, stopped
 
+from collectors._unpickle import PickleRefused, load
 from rca.drills._synthetic import Fault, Job, Recorder, write
 
 PP2 = Job(tp=2, pp=2, dp=4)
@@ -521,6 +523,13 @@ def test_memory_bomb_is_listed_and_costs_nothing(name: str, tmp_path: Path) -> N
     assert time.monotonic() - begun < 30
     assert ran.answer.skipped("nccl_trace_rank_2") or name in HARMLESS
     assert ran.answer.ranks == truth.ranks
+
+
+def test_a_memo_much_longer_than_the_dump_is_refused_and_not_filled() -> None:
+    """A kilobyte that takes a gigabyte and seconds, found by `make fuzz`: below what a reader may use, far above what a dump of its size needs."""
+    bomb = pickled(b"]r" + (57_763_189).to_bytes(4, "little"))
+    with pytest.raises(PickleRefused, match="far more memory"):
+        load(io.BytesIO(bomb), len(bomb))
 
 
 def test_compressed_bomb_is_listed_and_costs_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""A bound on what a process may take: evidence may claim any size, one opcode of a pickle 64 GB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["PER_BYTE", "memory_limit"]
+
+PER_BYTE = 40  # bytes that a reader may use for every byte of a file: a dump takes 7-8 times its size as Python objects (measured)
+
+
+@contextmanager
+def memory_limit(num_bytes: int) -> Iterator[None]:
+    """Keep the process from growing by more than `num_bytes`: MemoryError beyond; no limit where the system has none."""
+    try:
+        import resource
+        from pathlib import Path
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError, ValueError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = pages * resource.getpagesize() + num_bytes
+    if soft != resource.RLIM_INFINITY:
+        wanted = min(wanted, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
