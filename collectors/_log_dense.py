@@ -29,13 +29,15 @@ class Dense:
 
     def __init__(self, found: Sequence[Alike], quiet: Sequence[int], log: Log) -> None:
         self._found, self._quiet, self._log = found, quiet, log
+        self._writers: list[list[tuple[_Writer, int, int]]] = []  # of each of `found`
         self._left: set[int] = set()
         self._firsts: dict[int, list[tuple[Alike, _Writer]]] = {}  # lines read carefully because more of them may have to be
         for alike in found:
             rows = alike.rows
             if not log.tasks_are_nodes and _has(rows["task"]) and _has(rows["said"]):
                 self._left.update(rows["place"].filter(rows["said"] != rows["task"]).head(1))
-            for writer, place, _ in _writers(rows):
+            self._writers.append(_writers(rows))
+            for writer, place, _ in self._writers[-1]:
                 if self._makes_row(alike, writer):
                     self._leave_first(alike, writer, place)
 
@@ -106,12 +108,14 @@ class Dense:
         import polars as pl
 
         left = pl.Series(sorted(self._left), dtype=pl.Int64).implode()
-        for alike in self._found:
+        for alike, writers in zip(self._found, self._writers, strict=True):
             fixed, rows = alike.shape.fixed, alike.rows
             if not fixed["tells"]:
                 continue
-            rows = rows.filter(~rows["place"].is_in(left)) if self._left else rows
-            for (rank, pid), _, num in _writers(rows):
+            if self._left:
+                rows = rows.filter(~rows["place"].is_in(left))
+                writers = _writers(rows)
+            for (rank, pid), _, num in writers:
                 if fixed["tells"] == STEP:
                     self._log.rows.count_steps(rank, fixed["host"], num)
                 kind = fixed["tells"] if fixed["tells"] != STEP else _NOT_FINITE if fixed["is_finite"] is False else None

@@ -71,6 +71,7 @@ class _Taking:
     lead: str = ""  # what a stamp begins with: its date
     offset: timedelta = timedelta()  # of the local clock from UTC
     has_commas: bool = False  # between thousands
+    has_fraction: bool = False  # of a second
 
     def value(self, text: str) -> Any:
         plain = text.replace(",", "")
@@ -105,11 +106,15 @@ class _Taking:
             return text != "0"
         if self.kind == "since_1970":
             return _since_1970(number, plain.cast(pl.Int64, strict=False))
-        micros = text.str.slice(TIME_WIDTH + 1, 6)
-        if self.kind.startswith("iso"):
-            micros = micros.str.pad_end(6, "0").str.replace("000000", "", literal=True)
-        point = pl.when(micros != "").then(pl.lit(".")).otherwise(pl.lit(""))
-        stamp = pl.concat_str(pl.lit(self.lead), text.str.slice(0, TIME_WIDTH), point, micros)
+        parts = [pl.lit(self.lead), text.str.slice(0, TIME_WIDTH)]
+        if self.has_fraction:
+            micros = text.str.slice(TIME_WIDTH + 1, 6)
+            if self.kind.startswith("iso"):
+                micros = micros.str.pad_end(6, "0").str.replace("000000", "", literal=True)
+                parts += [pl.when(micros != "").then(pl.lit(".")).otherwise(pl.lit("")), micros]
+            else:
+                parts += [pl.lit("."), micros]
+        stamp = pl.concat_str(parts)
         if not self.kind.endswith("instant"):
             return stamp
         return (stamp.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False) - self.offset).dt.replace_time_zone("UTC")
@@ -331,15 +336,17 @@ def _takings(part: _Part, said: Mapping[str, Any], answers: Iterable[tuple[str, 
 def _candidates(part: _Part, name: str, said: Mapping[str, Any]) -> Iterator[_Taking]:
     value, local = said[name], said["ended_at_local"]
     if part.kind == "time":
+        has_fraction = len(part.text) > TIME_WIDTH
         for kind in ("stamp", "iso"):
             tail = _Taking(kind).value(part.text)
             if not isinstance(local, str) or not local.endswith(tail):
                 continue
             lead = local.removesuffix(tail)
             if name == "ended_at_local":
-                yield _Taking(kind, lead)
+                yield _Taking(kind, lead, has_fraction=has_fraction)
             elif name == "ended_at" and isinstance(value, datetime) and len(lead) == len("2026-03-01T"):
-                yield _Taking(f"{kind}_instant", lead, datetime.fromisoformat(local).replace(tzinfo=UTC) - value)
+                offset = datetime.fromisoformat(local).replace(tzinfo=UTC) - value
+                yield _Taking(f"{kind}_instant", lead, offset, has_fraction=has_fraction)
     elif part.kind != "number":
         return
     elif name in _COUNTS:
