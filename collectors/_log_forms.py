@@ -36,10 +36,11 @@ _BEGINS: Final = (  # what lines begin with that need no name before them: after
     r"(?=[ \t]{0,3}(?:\[?\d{4}[-/]\d\d|\d\d/\d\d(?:/\d{4})? \d\d:|submitit |\[(?:rank ?\d|[DIWEF]\d|[DIWEF] |default\d|titan|NeMo)|"
     + rf"\[?(?:{_LEVEL})\b"
     r"|[DIWEF]\d{4} |Traceback \(most|During handling|The above exception|File \"|srun: |slurmstepd|terminate called|NCCL (?:WARN|INFO)"
-    r"|(?:[a-z_]\w{0,60}\.){0,6}[A-Z]\w{0,80}(?:Error|Exception)\b|[A-Za-z][\w.-]{0,62}:\d{1,9}:\d{1,9} \[)|[ \t]{3,40}\S)"
+    r"|(?:[a-z_]\w{0,60}\.){0,6}[A-Z]\w{0,80}(?:Error|Exception)\b|[A-Za-z][\w.-]{0,62}:\d{1,9}:\d{1,9} \[|\[[A-Za-z][\w.-]{0,62}:\d{5,7}\] )"
+    r"|[ \t]{3,40}\S)"
 )
 _NO_HOST: Final = (  # what also stands before a colon and ends in a number
-    r"(?!(?:(?:local_|global_)?rank|step|epoch|iter|iteration|batch|sample|shard|layer|stage|worker|frame|attempt|error|gpu|cuda|nccl|torch|python"
+    r"(?!slurmstepd-|(?:(?:local_|global_)?rank|step|epoch|iter|iteration|batch|sample|shard|layer|stage|worker|frame|attempt|error|gpu|cuda|nccl|torch|python"
     r"|libc|lib|fp|bf|tf|int|uint|float|sm|sha|md|utf|base|http|ipv|v)[\d._-]*:)"
 )
 _NUMBERED: Final = r"[a-z][\w.]{0,30}-(?=[\w.-]{0,60}\d)[\w.-]{1,70}"  # a host's or pod's name with a dash and a number
@@ -147,6 +148,7 @@ _FORMS: Final = (
     ),
     _form("[", ALWAYS, rf"\[({_HOST}):(\d{{5,7}})\](?= )", "host", "pid"),  # Open MPI
     _form("[", FIRST, r"\[(?:[\w.-]{1,80}@)?\d{1,7},(\d{1,7})\](?:<std(?:out|err)>)?:?", "label"),  # mpirun --tag-output: job, rank
+    _form("[", FIRST, r"\[(\d{1,7})\]<std(?:out|err)>:?", "label"),  # horovodrun, where no mpirun stands below it
     _form("[", FIRST, r"\[\d{1,9}\]:?(?= )"),  # number of an editor; device of NCCL
     _form("d", FIRST, rf"\d{{1,7}}(?: {{0,2}}\||:(?! )|\t| {{1,2}}(?=\[)){_BEGINS}"),  # number of an editor, of `cat -n` or `grep -n`
     _form("d", FIRST, r"(\d{1,6}):(?= )", "label"),  # srun --label, mpirun

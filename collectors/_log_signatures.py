@@ -3,7 +3,7 @@
 A pattern may name groups: rank (a global one), peer, peer2, host, pid, signal (name or number), death (signal in words), code (exit code),
 stamp. A signature left empty marks a line that says nothing although it holds words of another pattern. `unless` names what takes a loose
 pattern's meaning away: `denied`, words around it that say that nothing happened, or that it is only looked for; `info`, a logger that itself
-calls the line information.
+calls the line information. No pattern is believed inside of a quoted sample: what a model read or wrote.
 """
 
 from __future__ import annotations
@@ -44,9 +44,15 @@ _DENIED_BEFORE: Final = re.compile(
 )
 _DENIED_INSIDE: Final = re.compile(r"(?i)\b(?:no|not|without) (?:an? )?(?:nan|inf)")
 _DENIED_BEHIND: Final = re.compile(
-    r"(?i)^\w{0,8}(?:/inf)?[ _-]?(?:\w{1,20}[ _-]){0,2}?(?:\w{0,20} ?[:=] ?(?:0|false|none|no|off|ok)\b|counts? 0\b|\.{2,3} ?ok\b"
+    r"(?i)^\w{0,8}(?:/inf)?[ _-]?(?:\w{1,20}[ _-]){0,2}?(?:\(\w{1,20}\) ?)?(?:\w{0,20} ?[:=] ?(?:0|false|none|no|off|ok)\b|\.{2,3} ?ok\b"
+    r"|(?:counts?|is|are|was|were|stays?|remains?) (?:at )?(?:0|zero)\b"
     r"|(?:enabled|disabled|will be|checks?|checking|handl(?:ing|ed|ers?)|detection|protection)\b)"
 )
+_SAMPLE: Final = re.compile(  # what a model read or wrote, as trainers print it
+    r"(?i)\b(?:answers?|questions?|prompts?|completions?|generated(?:_text)?|generations?|hypothesis|predictions?|references?|transcript|caption)"
+    r"[\"']{0,2} ?[:=] ?[\[(]?(?:\"[^\"]{0,300}|'[^']{0,300})$"
+)
+SAMPLED = 340  # characters before a match in which a sample may begin
 NEAR = 40  # characters on either side of a match that may deny it
 
 _DIGITS: Final = re.compile(r"\d+")
@@ -98,8 +104,9 @@ def first_fit(text: str, level: str | None = None) -> tuple[Pattern, re.Match[st
     for pattern in patterns():
         if pattern.word not in lowered or (is_information and "info" in pattern.unless) or not (found := pattern.regex.search(text)):
             continue
-        if not ("denied" in pattern.unless and _is_denied(text, found)):
-            return pattern, found
+        if "denied" in pattern.unless and _is_denied(text, found):
+            continue
+        return None if _SAMPLE.search(text[max(found.start() - SAMPLED, 0) : found.start()]) else (pattern, found)
     return None
 
 

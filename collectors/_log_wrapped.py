@@ -15,7 +15,7 @@ MIN_BROKEN = 2  # lines of the full width that show that lines were broken
 MAX_PARTS = 64  # of one line
 _STANDS_ALONE: Final = re.compile(  # also what is quickly seen to be a prefix: a task, a rank, NCCL's, a stamp
     r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-| ?(?:iteration|steps?|epoch|Epoch)\b|\d{1,6}: |\[rank\d{1,7}\]:"
-    r"|[A-Za-z][\w.-]{0,62}:\d{1,9}:\d{1,9} \[\d{1,4}\]"
+    r"|[A-Za-z][\w.-]{0,62}:\d{1,9}:\d{1,9} \[\d{1,4}\]|(?:[a-z_]\w{0,60}\.){1,6}[A-Z]\w{0,80}(?:Error|Exception): "
     r"|\[?\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])[ T](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)"
 )
 _QUOTED: Final = re.compile(r"(?:> ?){1,8}")
@@ -32,6 +32,8 @@ def unwrapped(lines: list[str]) -> list[str]:
     lengths = [len(line) for line in lines]
     width = max(lengths, default=0)
     if not MIN_WIDTH <= width <= MAX_WIDTH or lengths[:-1].count(width) < MIN_BROKEN:
+        return lines
+    if len({line for line in lines[:-1] if len(line) == width}) < MIN_BROKEN:  # one line again and again is as wide each time
         return lines
     full = [  # most lines, where all are of one width: what begins alike, or with a prefix, is a line of its own
         place

@@ -99,6 +99,11 @@ INFO checkpoint saving interval 500
 INFO load_checkpoint: will not save checkpoint
 ERROR-free: 0 uncorrectable ECC errors
 INFO gpu 3 uncorrectable ECC error count 0
+volatile uncorrectable ECC error count is 0 on 8 devices
+uncorrectable ECC errors (aggregate) are zero
+uncorrectable ECC errors (volatile): 0
+eval: answer="The process was killed by signal 9, CUDA error: unspecified launch failure" score=0.7
+{'prompt': 'why does NCCL WARN socketProgress: Connection closed by remote peer 192.0.2.5<1> come up', 'reward': 0.2}
 INFO node health check passed, 0 uncorrectable ECC errors
 INFO Set expandable_segments to avoid CUDA out of memory
 |    CUDA OOMs: 0            |        cudaMalloc retries: 0         |
@@ -136,6 +141,10 @@ def test_settings_counts_of_zero_and_samples_are_no_events() -> None:
 def test_a_word_that_denies_takes_nothing_from_a_line_that_does_not() -> None:
     for text, kind in (
         ("gpu 0 uncorrectable ECC error encountered", "cuda_ecc"),
+        ("uncorrectable ECC error on GPU 0", "cuda_ecc"),
+        ("volatile uncorrectable ECC error count is 3", "cuda_ecc"),
+        ("prompt='a' failed: CUDA error: unspecified launch failure", "cuda_launch_failure"),
+        ("bad answer: RuntimeError: CUDA error: unspecified launch failure", "cuda_launch_failure"),
         ("StepId=123.0 exceeded memory limit (65 > 64), being killed", "host_out_of_memory"),
         ("OSError: [Errno 116] Stale file handle: '/mnt/x'", "storage_timeout"),
         ("The total norm of order 2.0 for gradients is non-finite", "loss_nan"),

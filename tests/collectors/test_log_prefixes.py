@@ -69,6 +69,8 @@ FORMS: tuple[tuple[str, str | None, str | None, int | None, str | None, int | No
     ("[1,3]:", None, None, None, None, 3),
     ("[prterun-host-a-12@1,3]<stderr>: ", None, None, None, None, 3),
     ("Wed Mar  4 05:06:07 2026[1,3]<stderr>:", "2026-03-04T05:06:07", None, None, None, 3),
+    ("[3]<stdout>:", None, None, None, None, 3),
+    ("Wed Mar  4 05:06:07 2026[3]<stderr>:", "2026-03-04T05:06:07", None, None, None, 3),
     ("2026-03-04T05:06:07.884Z: [1,12]<stdout>:", "2026-03-04T05:06:07.884", None, None, None, 12),
     ("E0304 05:06:07.123456 12 train.cc:5] ", "03-04T05:06:07.123456", "error", None, None, None),
     ("[E304 05:06:07.123456789 train.cc:5] ", "03-04T05:06:07.123456", "error", None, None, None),
@@ -385,3 +387,24 @@ def test_a_terminal_s_width_takes_nothing_away(tmp_path: Path) -> None:
         ):
             found = sorted((row["signature"], row["rank"], row["num_folded"]) for row in events(tmp_path, text + "\n"))
             assert found == wanted, (width, text[:300])
+
+
+def test_equal_lines_are_no_terminal_s_width(tmp_path: Path) -> None:
+    refused = (
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [host-a.example]:29500 (errno: 111 - Connection refused)."
+    )
+    for rest in (
+        "Timed out after 1801 seconds waiting for clients. 7/8 clients joined.",
+        "torch.distributed.DistStoreError: Socket Timeout",
+    ):
+        found = events(tmp_path, f"{refused}\n{refused}\n{rest}\n")
+        assert [(row["num_folded"], row["record"]) for row in found] == [(2, "L1"), (1, "L3")], rest
+
+
+def test_the_marks_of_open_mpi_and_of_slurm_s_daemon_beside_a_host(tmp_path: Path) -> None:
+    (row,) = events(tmp_path, "gpu-5: [gpu-5:20331] *** Process received signal ***\ngpu-5: [gpu-5:20331] Signal: Aborted (6)\n")
+    assert (row["signature"], row["signal"], row["host"]) == ("process_signal", "SIGABRT", "gpu-5")
+    (row,) = events(
+        tmp_path, "slurmstepd-host-a12: error: *** STEP 1.0 ON host-a12 CANCELLED AT 2026-03-04T05:06:07 DUE TO TIME LIMIT ***\n"
+    )
+    assert (row["signature"], row["host"]) == ("slurm_time_limit", None)
