@@ -14,6 +14,7 @@ from rca import plugins
 __all__ = ["slowest"]
 
 SIZE = 1_000_000  # bytes of a run
+LONGER = 4  # times: so long is the slowest run once more, which shows a time that grows faster than the file
 ENDLESS = 30.0  # times the allowed time: a run that takes longer is told as such, the others are still tried
 RUNS = (
     *(b"a", b"0", b" ", b"\t", b"\n", b"\r", b"\0", b"[", b"]", b"(", b")", b"{", b"}", b"<", b">", b'"', b"'", b"\\", b"/", b"."),
@@ -28,27 +29,34 @@ FOLLOWING = (b"a", b"0", b" ", b"[", b'"', b".", b"0:", b"a ", b"a=")  # behind 
 
 
 def slowest(name: str) -> tuple[str, float]:
-    """Which run took the longest for its size, in words, and CPU seconds per MB. Raises what the collector raises."""
+    """Which run took the longest for its size, in words, and CPU seconds per MB. Raises what the collector raises, with the run as a note."""
     collector = plugins.load("collectors", name)
-    worst = ("", 0.0)
-    for what, data in _inputs(collector):
-        worst = max(worst, (what, keep(collector, data, patience=ENDLESS) / (len(data) / MB)), key=lambda one: one[1])
-    return worst
+    what, s_per_mb = max(((what, _s_per_mb(collector, what, data)) for what, data in _inputs(collector, SIZE)), key=lambda one: one[1])
+    longer = next(data for other, data in _inputs(collector, LONGER * SIZE) if other == what)
+    return what, max(s_per_mb, _s_per_mb(collector, f"{what}, {LONGER} times as long", longer))
 
 
-def _inputs(collector: ModuleType) -> Iterator[tuple[str, bytes]]:
+def _s_per_mb(collector: ModuleType, what: str, data: bytes) -> float:
+    try:
+        return keep(collector, data, patience=ENDLESS) / (len(data) / MB)
+    except Exception as error:
+        error.add_note(what)
+        raise
+
+
+def _inputs(collector: ModuleType, size: int) -> Iterator[tuple[str, bytes]]:
     """Each run alone, behind a file that the collector claims, and behind (and as) the beginnings of the lines of such files."""
     real = seeds(collector)
     before = real[0] if real else b""
     for run in RUNS:
-        long = run * (SIZE // len(run))
+        long = run * (size // len(run))
         yield f"{run!r} alone", long
         yield f"{run!r} behind a file", before + b"\n" + long
     for beginning in _beginnings(real):
-        yield f"{beginning!r} again and again", before + b"\n" + beginning * (SIZE // len(beginning))
-        yield f"{beginning!r} on every line", before + b"\n" + (beginning + b"\n") * (SIZE // (len(beginning) + 1))
+        yield f"{beginning!r} again and again", before + b"\n" + beginning * (size // len(beginning))
+        yield f"{beginning!r} on every line", before + b"\n" + (beginning + b"\n") * (size // (len(beginning) + 1))
         for run in FOLLOWING:
-            yield f"{run!r} behind {beginning!r}", before + b"\n" + beginning + run * (SIZE // len(run))
+            yield f"{run!r} behind {beginning!r}", before + b"\n" + beginning + run * (size // len(run))
 
 
 def _beginnings(real: list[bytes]) -> list[bytes]:

@@ -94,7 +94,11 @@ def _tell(name: str, path: Path) -> int:
 
 
 def _runs(name: str) -> int:
-    what, s_per_mb = slowest(name)
+    try:
+        what, s_per_mb = slowest(name)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        _say(f"  BROKEN by a long run of {error.__notes__[0]}: {type(error).__name__}: {error}")
+        return 1
     _say(f"{name}: slowest long run {s_per_mb:.2f} s per MB ({what})")
     return int(s_per_mb > S_PER_MB)
 
