@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from collectors._config_values import FAMILIES, is_secret, package, plain_value, scalar
+from collectors._config_values import FAMILIES, is_secret, package, plain_value, scalar, setting
 
 __all__ = ["addresses", "of_host", "of_processes"]
 
@@ -59,7 +59,7 @@ def of_processes(processes: object, host: str | None, at: datetime | None) -> It
         if told.get("role") != "main":
             continue
         for name, value in _mapping(told.get("environment")).items():
-            text = scalar(value) if isinstance(name, str) and FAMILIES.fullmatch(name) and not is_secret(name) else None
+            text = setting(f"env:{name}", value) if isinstance(name, str) and FAMILIES.fullmatch(name) and not is_secret(name) else None
             if text is not None and (name, text) not in seen:
                 seen.add((name, text))
                 yield {

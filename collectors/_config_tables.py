@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from collectors._config_values import FAMILIES, is_secret, known, package, plain_value, scalar
+from collectors._config_values import FAMILIES, is_secret, known, package, plain_value, scalar, setting
 from collectors._kernel_prefix import host_name
 from collectors._own_records import instant
 
@@ -107,7 +107,7 @@ def _fact(record: str, host: str, name: str, value: Any, source: str, at: dateti
 
 @lru_cache(maxsize=4096)
 def _text(component: str, value: str) -> str | None:
-    text = scalar(value)
+    text = setting(component, value)
     return plain_value(component, text) if text is not None else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from collectors._config_tables import Fact
-from collectors._config_values import FAMILIES, is_secret, package, plain_value, scalar
+from collectors._config_values import FAMILIES, is_secret, package, plain_value, setting
 
 __all__ = ["Reader", "form_of"]
 
@@ -112,7 +112,7 @@ def _numbered(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _fact(record: str, host: str | None, component: str, value: str, source: str) -> Iterator[Fact]:
-    text = scalar(value)
+    text = setting(component, value)
     if text is not None:
         yield Fact(record, host, component, plain_value(component, text), source)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from collectors._capture.withheld import is_plain, looks_secret, withheld
 from collectors._kernel_prefix import host_name
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "package",
     "plain_value",
     "scalar",
+    "setting",
 ]
 
 MAX_VALUE: Final = 400  # characters of a value that are kept
@@ -82,6 +84,20 @@ def scalar(value: Any) -> str | None:
         if not text or _IN_ADDRESS.search(text) or text.lower() in ("n/a", "[n/a]", "none", "null", "unknown", "[not supported]")
         else text
     )
+
+
+def setting(component: str, value: Any) -> str | None:
+    """A value as `scalar` gives it; of what looks like a secret only the mark that lets a difference between hosts be seen.
+
+    A variable must have the shape of a setting; a hash, image or version only must not tell that it is a secret.
+    """
+    text = scalar(value)
+    if not isinstance(value, str):
+        return text
+    if text is None:
+        return withheld(component, value) if _IN_ADDRESS.search(value) else None
+    is_kept = is_plain(value) if component.startswith("env:") else not looks_secret(value)
+    return text if is_kept else withheld(component, value)
 
 
 def is_secret(component: str) -> bool:

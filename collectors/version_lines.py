@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from collectors._config_values import cuda_version, is_secret, nccl_version, scalar
+from collectors._config_values import cuda_version, is_secret, nccl_version, setting
 from collectors._kernel_prefix import peel
 from collectors._lines import blocks, is_text
 from collectors._log_json import message_of, object_of
@@ -143,7 +143,7 @@ def _of_program(line: Line) -> list[Fact]:
     if (
         (found := _SETTING.search(line.text))
         and not (_OWN_NAMES.fullmatch(found["name"]) or is_secret(found["name"]))
-        and (value := scalar(found["value"].rstrip(". \r")))
+        and (value := setting(f"env:{found['name']}", found["value"].rstrip(". \r")))
     ):
         told.append((f"env:{found['name']}", value, "nccl_log"))
     return [("configs", about | {"component": c, "value": v, "source": s, "observed_at": line.at}) for c, v, s in told]

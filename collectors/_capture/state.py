@@ -1,7 +1,7 @@
 """What /proc shows of each process without stopping it: states and waits of its threads, memory, open files, limits of its cgroup.
 
-Of the environment only settings of torch, NCCL, gloo, Slurm and the launcher are kept, never a name or value that looks like a secret; words of
-the command line that follow such a name are blotted out.
+Of the environment only settings of torch, NCCL, gloo, Slurm and the launcher are kept, never one with a secret's name; of a value that
+may be a secret only a mark that tells whether it changed; words of the command line that follow such a name are blotted out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors._capture.proc import read_text
+from collectors._capture.withheld import is_plain, withheld
 
 __all__ = ["cgroup_of", "safe_command", "safe_environment", "state_of"]
 
@@ -32,7 +33,7 @@ def safe_environment(environ: Mapping[str, str] | None) -> dict[str, str] | None
     if environ is None:
         return None
     kept = {name: value for name, value in environ.items() if KEPT.fullmatch(name) and not SECRET.search(name)}
-    return {name: BLOT if SECRET.search(value) else _IN_ADDRESS.sub(f"{BLOT}@", value) for name, value in sorted(kept.items())}
+    return {name: value if is_plain(value) else withheld(f"env:{name}", value) for name, value in sorted(kept.items())}
 
 
 def safe_command(words: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from _sources import FIXTURES, rows_of
 
 from collectors import address_map, bundle, host_configs, version_lines
+from collectors._capture.withheld import is_plain, withheld
 from rca.types import Source
 
 DRIVER = [("node-a", "nvidia_driver", "580.82.07"), ("node-b", "nvidia_driver", "570.86.15")]
@@ -83,7 +84,10 @@ def test_tools_of_one_host(tmp_path: Path) -> None:
 
 def test_of_variables_only_known_families_are_kept_and_no_secret(tmp_path: Path) -> None:
     text = "HOME=/home/user\nPATH=/bin\nNCCL_DEBUG=INFO\nNCCL_AUTH_TOKEN_FILE=x\nTORCH_TOKEN=abc\nCUDA_X=https://user:pw@example.org/\nWANDB_API_KEY=1\n"
-    assert told(read(host_configs, tmp_path, text)) == [(None, "env:NCCL_DEBUG", "INFO")]
+    assert told(read(host_configs, tmp_path, text)) == [
+        (None, "env:CUDA_X", withheld("env:CUDA_X", "https://user:pw@example.org/")),
+        (None, "env:NCCL_DEBUG", "INFO"),
+    ]
     entry = {
         "node-a": {
             "driver": "580.82.07",
@@ -94,6 +98,56 @@ def test_of_variables_only_known_families_are_kept_and_no_secret(tmp_path: Path)
     }
     values = {value for _, _, value in told(read(host_configs, tmp_path, json.dumps(entry)))}
     assert values == {"580.82.07", "INFO", "0.19"}
+
+
+SETTINGS = (
+    *(
+        "eth0",
+        "^docker0,lo",
+        "=mlx5_0:1,mlx5_10:1",
+        "expandable_segments:True,max_split_size_mb:128",
+        "0x00000000ffffffffffffffff",
+        "9.0+PTX;8.0",
+    ),
+    *("GPU-00000000-0c3d-4a6f-9a8b-001122334455", "/opt/lib/x86_64-linux-gnu/libnccl-net.so", "+distributed,inductor", "node[001-128]"),
+    *(
+        "198.51.100.1:29500",
+        "[2001:db8::1]:29500",
+        "tcp://198.51.100.1:1234",
+        "/tmp/%h-%p.log",
+        "/scratch/checkpoints/run_2024/torch_cache",
+    ),
+)
+SECRETS = (
+    *(
+        "/s3?X-Amz-Signature=abc",
+        "/x?token=q",
+        "Bearer abc",
+        '{"password":"x"}',
+        "ghp_abcdefghijkl",
+        "AKIAIOSFODNN7EXAMPLE",
+        "a;password=x",
+    ),
+    *("https://u:p@example.org/x", "https://example.org/y?a=b", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "eyJhbGciOiJI.eyJzdWIi.abc"),
+    *("5f4dcc3b5aa765d61d8327deb882cf99", "dGhpc2lzYXNlY3JldHRva2VudmFsdWU=", "redis://:pw@example.org:6379", "sgKJdkfjGHdkfjTYqwPOzxMN"),
+)
+
+
+def test_values_that_may_be_secrets_are_told_by_their_shape_and_still_differ(tmp_path: Path) -> None:
+    assert [value for value in SETTINGS if not is_plain(value)] == []
+    assert [value for value in SECRETS if is_plain(value)] == []
+    text = "NCCL_DEBUG=INFO\n" + "".join(f"CUDA_X{n}={value}\n" for n, value in enumerate(SECRETS))
+    document = {"schema_version": "rca.processes/1", "host": "node-a", "processes": [{"role": "main", "environment": {}}]}
+    document["processes"][0]["environment"] = {f"NCCL_X{n}": value for n, value in enumerate(SECRETS)}  # type: ignore[index]
+    nccl = "".join(f"node-a:1:2 [0] NCCL INFO NCCL_X{n} set by environment to {value}\n" for n, value in enumerate(SECRETS))
+    table = json.dumps({"node-a": {"env": {f"CUDA_X{n}": value for n, value in enumerate(SECRETS)}, "driver": "580.82.07"}})
+    for reader, data in ((host_configs, text), (bundle, json.dumps(document)), (version_lines, nccl), (host_configs, table)):
+        rows = [row for row in read(reader, tmp_path, data) if "_X" in row["component"]]
+        assert len(rows) == len(SECRETS), reader
+        assert all(row["value"].startswith("withheld:") for row in rows), reader
+        assert len({row["value"] for row in rows}) == len(SECRETS), reader
+    one, two = (read(host_configs, tmp_path, f"NCCL_DEBUG=INFO\nNCCL_A=1\nNCCL_NET=Bearer {word}\n")[-1]["value"] for word in ("a", "b"))
+    assert one != two
 
 
 def test_logs_maps_and_measurements_are_left_to_others() -> None:
