@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from collectors import host_configs, version_lines
+from rca.analyses._config_hosts import is_load_bearing
 from rca.case import MemoryCase
 from rca.judge import judge
 from rca.questions import ask
@@ -160,7 +161,7 @@ def crashed(rank: int) -> dict[str, Any]:
 
 def test_an_unexplained_failure_on_the_odd_host_is_explained_by_it(tmp_path: Path) -> None:
     for more in ({"silent": 5}, {"lines": (crashed(5),)}):
-        case = scene(tmp_path, hosts(8, host_2=OLD), *more.get("lines", ()), silent=more.get("silent"))  # type: ignore[arg-type]
+        case = scene(tmp_path, hosts(8, host_2=OLD), *more.get("lines", ()), silent=more.get("silent"))  # type: ignore[arg-type, misc]
         found = drift(case)
         assert (found["failed_there"].ranks, found["failed_there"].hosts) == ((5,), ("host-2",))
         done = judge(case)
@@ -184,6 +185,35 @@ def test_a_failure_elsewhere_or_of_a_known_kind_is_not(tmp_path: Path) -> None:
     ):
         assert "failed_there" not in drift(case)
         assert judge(case).verdict.cause != "config_drift"
+
+
+def test_what_only_steers_logging_explains_no_failure() -> None:
+    spoken = ["NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_CPP_LOG_LEVEL", "UCX_LOG_LEVEL"]
+    spoken += [
+        "TORCH_DISTRIBUTED_DEBUG",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "FI_LOG_LEVEL",
+        "NCCL_PROFILER_PLUGIN",
+    ]
+    spoken += [
+        "TORCH_SHOW_CPP_STACKTRACES",
+        "TORCH_SHOW_DISPATCH_TRACE",
+        "UCX_STATS_DEST",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+        "GLOO_LOG_LEVEL",
+    ]
+    steering = [
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_ALGO",
+        "NCCL_IB_TIMEOUT",
+        "NCCL_NVLS_ENABLE",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "PYTORCH_CUDA_ALLOC_CONF",
+    ]
+    steering += ["CUDA_LAUNCH_BLOCKING", "TORCH_CUDNN_V8_API_ENABLED", "NCCL_TOPO_FILE", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_IB_DISABLE"]
+    assert [name for name in spoken if is_load_bearing(f"env:{name}")] == []
+    assert [name for name in steering if not is_load_bearing(f"env:{name}")] == []
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,18 @@ def test_closed_connections_of_who_gave_up_itself_are_no_votes(tmp_path: Path) -
     assert votes(scene(tmp_path, [(BAD, waited), *(said(speaker, CLOSED, peer) for speaker, peer in ONTO_BAD)])) == {}
 
 
+WAITED = "[rank{rank}]:[E302 08:12:{s:02d}.000000000 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
+
+
+def test_transfers_that_fail_after_every_rank_gave_up_are_no_votes_and_those_before_are(tmp_path: Path) -> None:
+    """Ranks abort their communicators after a time-out; what the others then see of their connections tells nothing of its cause."""
+    for after_s, signs in ((20, {}), (1, {"accused": ("node-2",)})):
+        reports = [said(speaker, IB, peer, after_s=after_s) for speaker, peer in ONTO_BAD]
+        waited = [(host, WAITED.format(rank=2 * host, s=10)) for host in range(6)]
+        lines = [*reports, *waited] if after_s < 10 else [*waited, *reports]
+        assert {sign: f.hosts for sign, f in votes(scene(tmp_path, lines)).items()} == signs, after_s
+
+
 RAISED = ["Traceback (most recent call last):", '  File "/job/train.py", line 7, in step', "    x = table[key]", "KeyError: 'a'"]
 
 

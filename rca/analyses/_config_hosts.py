@@ -2,6 +2,7 @@
 
 1. Values of a host: those of its own rows and of its ranks; of several dated observations of one component the latest counts.
 2. What must differ between hosts (names, addresses, serial numbers, dates), or is a measurement, is no configuration.
+   Variables that only steer what is printed, recorded or measured are shown, and explain no failure.
 3. A majority needs three hosts and two thirds of them with one and the same value. Two hosts that differ show a difference and no odd one.
 """
 
@@ -60,6 +61,11 @@ _LOAD_BEARING: Final = re.compile(
     r"nvidia_driver(?:_client)?|cuda(?:_driver|_toolkit)?|nccl(?:_cuda)?|cudnn|torch(?:_cuda)?|kernel|ofed|vbios|gsp_firmware|image|gpu_model"
     r"|firmware(?::.+)?|image:.+|hash:.+|env:.+|pip:(?:torch|triton|nvidia-.+|apex|flash-attn|transformer-engine.*|deepspeed|megatron-core)"
 )
+_SPOKEN: Final = re.compile(  # variables that steer what is printed, recorded or measured, not what runs
+    r"env:(?:.+_)?(?:DEBUG|LOGS?|LOGGING|LOGLEVEL|VERBOSE|VERBOSITY|TRACE|TRACING|PROF|PROFILE|PROFILER|PROFILING|DUMP|STATS|INFO_LEVEL|WARN)(?:_.+)?"
+    r"|env:.+_(?:LOG_?LEVEL|SHOW_.+|PRINT_.+|REPORT_.+|FR_.+|BACKTRACE|STACKTRACES?)",
+    re.I,
+)
 Values = Mapping[str, Mapping[str, "Held"]]  # component -> host -> what it has
 
 
@@ -105,8 +111,8 @@ def _some(hosts: Collection[str]) -> str:
 
 
 def is_load_bearing(component: str) -> bool:
-    """Whether a difference in it can by itself make ranks fail, hang or compute differently."""
-    return _LOAD_BEARING.fullmatch(component) is not None
+    """Whether a difference in it can by itself make ranks fail, hang or compute differently: logging, tracing and profiling cannot."""
+    return _LOAD_BEARING.fullmatch(component) is not None and _SPOKEN.fullmatch(component) is None
 
 
 def hosts_of_ranks(case: Tables, logs: JobLogs, hosts: JobHosts) -> Mapping[int, str]:

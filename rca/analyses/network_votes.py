@@ -3,7 +3,7 @@
 1. Take every line in which a transport names the far end of a failed connection (`_network_reports`). Flushed requests only follow from an
    earlier error; a failed registration is the reporter's own side; neither is a vote.
 2. Leave out what something else explains: a fault of a rank's own that is not clearly later than the report (a process that ends closes its
-   connections), a stop of the job, an error after which the rank made further steps, a far end that itself had given up before.
+   connections), a stop of the job, an error after which the rank made further steps, a far end or a reporter that itself had given up before.
 3. Count for every far end the distinct hosts that report it. Who alone is accused by a clear majority of the reporting hosts (and by at
    least two) is named; the speaker never is. Failing that, count again without far ends that report others themselves: they may only pass on.
 4. One connection has two ends, and either may be it; equal votes are a tie; where all accuse all, it is a switch or the fabric, no host. A
@@ -79,13 +79,15 @@ def _is_explained(line: Line, told: Story) -> bool:
 
 
 def _without_victims(given: Sequence[Report], told: Story) -> list[Report]:
-    """Reports whose far end had not given up before: who waited in vain closes its own connections then."""
+    """Reports whose two ends had not given up before: who waited in vain takes its own connections down then, and so do its peers."""
     gave_up: dict[str, list[Line]] = defaultdict(list)
     for line in told.logs.lines:
         if complains(line):
             gave_up[speaker(line, told.logs)].append(line)
     left = []
     for report in given:
+        if any(_gave_up(line, report.line, told) for line in gave_up.get(report.reporter, ())):
+            continue
         own = gave_up.get(report.accused, ())
         if report.kind == "closed":
             is_victim = any(told.logs.order(line, report.line) != 1 for line in own)
@@ -94,6 +96,12 @@ def _without_victims(given: Sequence[Report], told: Story) -> list[Report]:
         if not is_victim:
             left.append(report)
     return left
+
+
+def _gave_up(waited: Line, reported: Line, told: Story) -> bool:
+    """Whether the reporting rank's own time-out, by the same clock, came before its report: a network that fails is noticed long before one."""
+    is_own = waited.signature in TIMED_OUT and (waited.rank is None or reported.rank is None or waited.rank == reported.rank)
+    return is_own and told.logs.order(waited, reported) == -1
 
 
 def _votes(given: Sequence[Report]) -> dict[str, set[str]]:
