@@ -149,6 +149,7 @@ _FORMS: Final = (
     _form("[", ALWAYS, rf"\[({_HOST}):(\d{{5,7}})\](?= )", "host", "pid"),  # Open MPI
     _form("[", FIRST, r"\[(?:[\w.-]{1,80}@)?\d{1,7},(\d{1,7})\](?:<std(?:out|err)>)?:?", "label"),  # mpirun --tag-output: job, rank
     _form("[", FIRST, r"\[(\d{1,7})\]<std(?:out|err)>:?", "label"),  # horovodrun, where no mpirun stands below it
+    _form("[", FIRST, rf"\[[A-Za-z_][\w.-]{{0,80}}\](?= \[?\d{{4}}[-/]{_DAY}[T _]{_TIME})"),  # a program's name before its clock
     _form("[", FIRST, r"\[\d{1,9}\]:?(?= )"),  # number of an editor; device of NCCL
     _form("d", FIRST, rf"\d{{1,7}}(?: {{0,2}}\||:(?! )|\t| {{1,2}}(?=\[)){_BEGINS}"),  # number of an editor, of `cat -n` or `grep -n`
     _form("d", FIRST, r"(\d{1,6}):(?= )", "label"),  # srun --label, mpirun

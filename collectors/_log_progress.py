@@ -43,6 +43,10 @@ _BARE_MS: Final = re.compile(r"\| {0,4}(\d{1,12}(?:\.\d{1,9})?) ?ms$")
 _BAR: Final = re.compile(
     r"^(?P<name>[^|%]{0,60}?):?\s{0,4}\d{1,3}%\|[^|]{0,400}\|\s{0,8}(?P<step>\d{1,15})/\d+ \[[^\]<]{1,20}<[^,\]]{1,20}, {0,4}[\d.?]+ ?(?:s/it|it/s)"
 )
+_OF_EPOCH: Final = re.compile(  # a batch without a name, beside its epoch: torchvision, mmcv, fairseq, Keras
+    r"(?i)^\W{0,3}(?:train\w{0,10}\W{1,3})?epoch\W{0,5}\d{1,6}(?:/\d{1,6})?\W{1,9}(?P<step>\d{1,15}) ?/ ?\d{1,15}\b"
+    r"|^(?P<keras>\d{1,15})/\d{1,15} (?:\[[=>. ]{3,80}\]|\u2501[\u2501 ]{2,80})"
+)
 _TRAINING_BAR: Final = re.compile(r"(?i)^(?:epoch|train|step|iter)|^$")
 
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
@@ -72,6 +76,8 @@ def of_text(line: Line) -> dict[str, Any] | None:
     step = _whole(said.get("step", ""))
     if bar and step is None and ("loss" in said or _TRAINING_BAR.match(bar["name"].strip())):
         step = int(bar["step"])
+    if step is None and "loss" in said and (batch := _OF_EPOCH.match(text)):
+        step = int(batch["step"] or batch["keras"])
     took = said.get("logged_step_s") or next((f"{found[1]}ms" for found in (_BARE_MS.search(text),) if found), None)
     if not (said.keys() & {"loss", "grad_norm"} or (took and step is not None) or bar or text.startswith("step=")):
         return None

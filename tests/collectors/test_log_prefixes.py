@@ -40,6 +40,7 @@ FORMS: tuple[tuple[str, str | None, str | None, int | None, str | None, int | No
     ("[rank=3] ", None, None, 3, None, None),
     ("rank=3 ", None, None, 3, None, None),
     ("[3]: ", None, None, None, None, None),
+    ("[gpu-check] 2026-03-04 05:06:07 ", "2026-03-04T05:06:07", None, None, None, None),
     ("[trainer3]:", None, None, None, None, None),
     ("[trainer3]:[rank9]: ", None, None, 9, None, None),
     ("[pod/worker-3/pytorch] ", None, None, None, "worker-3", None),

@@ -335,6 +335,11 @@ def test_what_announces_no_end(text: str) -> None:
         ("INFO - RANK 2 - EPOCH 1 BATCH 70/inf(0.00%): train_loss=0.5; lr=0.25", {"step": 70, "epoch": 1.0, "loss": 0.5, "rank": 2}),
         ("step 4 | loss 2.25 | grad norm 1.0 | 250 ms", {"step": 4, "loss": 2.25, "logged_step_s": 0.25}),
         (" 12%|#   | 12/100 [00:10<01:10,  1.20it/s]", {"step": 12}),
+        ("Train Epoch: 1 [6400/60000 (11%)]\tLoss: 0.412", {"step": 6400, "epoch": 1.0, "loss": 0.412}),
+        ("Epoch: [3][120/5005]\tTime 0.311 (0.320)\tLoss 4.1200e+00 (4.2)", {"step": 120, "epoch": 3.0, "loss": 4.12}),
+        ("2026-03-04 05:06:07,123 - mmdet - INFO - Epoch [1][50/7330]\tlr: 1.000e-02, loss: 1.25", {"step": 50, "loss": 1.25}),
+        ("2026-03-04 05:06:07 | INFO | train_inner | epoch 001:    100 / 4000 loss=12.5, ppl=5.0", {"step": 100, "loss": 12.5}),
+        (" 40/500 [=>......] - ETA: 3:11 - loss: 1.25 - accuracy: 0.5", {"step": 40, "loss": 1.25}),
     ],
 )
 def test_steps_of_every_trainer_s_layout(tmp_path: Path, text: str, want: Row) -> None:
@@ -343,7 +348,14 @@ def test_steps_of_every_trainer_s_layout(tmp_path: Path, text: str, want: Row) -
 
 
 @pytest.mark.parametrize(
-    "text", ["val_loss: 3.0 at step 5 of nothing", "Loading shards:  12%|#   | 12/100 [00:10<01:10,  1.20it/s]", "loss scale: 5.0"]
+    "text",
+    [
+        "val_loss: 3.0 at step 5 of nothing",
+        "Loading shards:  12%|#   | 12/100 [00:10<01:10,  1.20it/s]",
+        "loss scale: 5.0",
+        "Epoch 3 done, validation [10/100] loss 0.5",
+        "Test: [10/100]\tLoss 0.5",
+    ],
 )
 def test_what_is_no_finished_step(tmp_path: Path, text: str) -> None:
     assert tables(tmp_path, text + "\n")["progress"] == []
