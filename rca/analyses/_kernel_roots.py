@@ -1,7 +1,8 @@
 """Kernel records of the job's hosts: which began a chain, which only followed, and which ranks sit on the device.
 
 1. A record counts when it is of a host of the job and in the job's time, and the job made no more steps after it. A corrected error never does.
-   Where nothing but kernel logs tells of the job, the last records of GPUs and switches count that stand near the end of their logs.
+   Where nothing but kernel logs tells of the job, the last records of GPUs and switches count that stand near the end of their logs
+   (`_kernel_last`). Stamps that are no instants count beside others where a record of their host names a process of the job.
 2. Of an Xid the catalogue says what it can be: the root of a chain, its consequence, the repair of memory, or an application's own fault.
    What follows from what by the edges of the catalogue (`_kernel_edges`), or by its own line, is never a root.
 3. Where no device has a root, what may be either is a root unless an earlier record of the host, or of a link's other end, explains it.
@@ -26,6 +27,7 @@ from rca.analyses._alive import last_steps
 from rca.analyses._faults import Fault, Story
 from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line
 from rca.analyses._kernel_edges import Link, chain_of, follow
+from rca.analyses._kernel_last import GAP_S, last_chain, longest_wait_s, waited_s
 from rca.analyses._kernel_undated import before_the_end
 from rca.catalogues import by_code
 from rca.kernel_record import merged
@@ -34,7 +36,7 @@ from rca.types import Cite, Tables
 __all__ = ["Record", "Scene", "cites_of", "scene"]
 
 BEFORE: Final = timedelta(minutes=1)  # a record so long before the first sign of the job may be of it: clocks of host and trainer differ
-AFTER: Final = timedelta(minutes=10)  # kernels notice late: a time-out of a command, a bus that no longer answers
+AFTER: Final = timedelta(seconds=GAP_S)
 CHAIN: Final = timedelta(minutes=2)  # one fault shows in records so far apart
 AT_ONCE_S: Final = 30.0  # application faults of one program come within seconds
 NEAR_THE_END: Final = timedelta(hours=1)  # of the logs: without other evidence, older records may be of another job
@@ -150,14 +152,13 @@ def cites_of(records: Sequence[Record], others: Sequence[Line] = ()) -> tuple[Ci
 def scene(case: Tables, told: Story) -> Scene:
     """The records of the job's hosts, sorted into what began and what followed."""
     everything = _records(case, told.logs)
-    span = told.logs.span or _last_records(case, everything)
+    wait_s = longest_wait_s(told.logs.lines)
+    span = _of_the_job(told.logs) or _last_records(case, everything, wait_s)
     dated = [r for r in everything if r.line.at is not None and span is not None]
     in_time = [r for r in dated if span is not None and r.line.at is not None and span[0] - BEFORE <= r.line.at <= span[1] + AFTER]
     if told.logs.span is None:
         in_time = [r for r in in_time if r.kind in OF_GPUS]
-    if not dated:
-        last = _last_undated(case, everything)
-        in_time = last if told.logs.span is None or any(r.line.rank is not None for r in last) else []  # a process of the job dates them
+    in_time += _undated_of_the_job(case, told.logs, everything, wait_s)
     steps = last_steps(case, told.logs)
     faults = [(fault, frozenset(told.logs.hosts_of(fault.ranks))) for fault in told.first]
     ended = [r for r in in_time if not _after_the_end(r, told, faults) and not _was_outlived(r, steps, told.logs)]
@@ -169,7 +170,7 @@ def scene(case: Tables, told: Story) -> Scene:
     victims = [r for r in rest if r.role == "consequence"]
     roots = _one_end(_chain_heads([r for r in rest if r.role != "consequence"]), live)
     if victims and not roots:  # what they suffer from may stand in a log whose clock nothing places
-        roots = [r for r in _last_undated(case, everything) if r.role == "root" and r.cause in ("nvlink_fault", "gpu_fault")]
+        roots = [r for r in _last_undated(case, everything, wait_s) if r.role == "root" and r.cause in ("nvlink_fault", "gpu_fault")]
     before = {(r.host, r.gpu, r.code) for r in dated if span is not None and r.line.at is not None and r.line.at < span[0] - BEFORE}
     return Scene(
         tuple(roots),
@@ -190,35 +191,46 @@ def _was_outlived(record: Record, steps: Iterable[tuple[datetime, str | None]], 
     return any(logs.clocks.order(last, (latest, record.line.clock)) == 1 for last in steps)
 
 
-def _last_records(case: Tables, records: Iterable[Record]) -> tuple[datetime, datetime] | None:
-    """First and last of the records of GPUs that follow each other up to the end of the logs; None where the logs go on for long after them."""
-    moments = sorted((r.line.at for r in records if r.line.at is not None and r.kind in OF_GPUS), reverse=True)
-    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
-    if not moments or (end is not None and end - moments[0] > NEAR_THE_END):
+def _of_the_job(logs: JobLogs) -> tuple[datetime, datetime] | None:
+    """First and last instant of the job; a call that ran out of time began before the line that says so."""
+    if logs.span is None:
         return None
-    first = moments[0]
-    for moment in moments:
-        if first - moment > AFTER:
-            break
-        first = moment
-    return first, moments[0]
+    begun = [line.at - timedelta(seconds=waited) for line in logs.lines if line.at is not None and (waited := waited_s(line)) > 0]
+    return min([logs.span[0], *begun]), logs.span[1]
 
 
-def _last_undated(case: Tables, records: Iterable[Record]) -> list[Record]:
-    """Records of GPUs without an instant that follow each other up to the end of their logs, counted from there."""
+def _last_records(case: Tables, records: Iterable[Record], wait_s: float) -> tuple[datetime, datetime] | None:
+    """First and last of the last chain of records of GPUs; None where the logs go on for long after it."""
+    chain = last_chain((r for r in records if r.line.at is not None and r.kind in OF_GPUS), wait_s)
+    moments = [r.line.at for r in chain if r.line.at is not None]
+    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
+    if not moments or (end is not None and end - moments[-1] > NEAR_THE_END):
+        return None
+    return moments[0], moments[-1]
+
+
+def _undated_of_the_job(case: Tables, logs: JobLogs, records: Sequence[Record], wait_s: float) -> list[Record]:
+    """Records without an instant that are of the job: those of a host whose last chain names a process of a rank, which dates it; all of the last
+    chain where one of them does, or nothing else tells of the job, and no record has an instant."""
+    last = _last_undated(case, records, wait_s)
+    named = {r.host for r in last if r.line.rank is not None and r.line.pid is not None}
+    if all(r.line.at is None for r in records):
+        return last if logs.span is None or named else []
+    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
+    since = end.timestamp() if end is not None else 0.0  # logs that were collected together end at about the same time
+    return [replace(r, before_end_s=since + r.at_s) for r in last if r.host in named]
+
+
+def _last_undated(case: Tables, records: Iterable[Record], wait_s: float) -> list[Record]:
+    """The last chain of records of GPUs without an instant, counted from the end of their logs, where it comes near that end."""
     counted = before_the_end(case)
     placed = [
         replace(r, before_end_s=seconds)
         for r in records
         if r.kind in OF_GPUS and r.line.at is None and (seconds := counted.get((r.line.evidence_id, r.line.record))) is not None
     ]
-    found: list[Record] = []
-    for record in sorted(placed, key=lambda r: -r.at_s):
-        since = found[-1].at_s if found else 0.0
-        if since - record.at_s > (AFTER if found else NEAR_THE_END).total_seconds():
-            break
-        found.append(record)
-    return found
+    chain = last_chain(placed, wait_s)
+    return chain if chain and -chain[-1].at_s <= NEAR_THE_END.total_seconds() else []
 
 
 def _records(case: Tables, logs: JobLogs) -> list[Record]:
