@@ -116,8 +116,8 @@ _FORMS: Final = (
     _form(  # syslog, with the program that its pid follows
         "a",
         ALWAYS,
-        rf"({_MONTH}) {{1,2}}({_MDAY}) ({_TIME}) ([\w.-]{{1,63}})(?: [\w./@-]{{1,60}}\[\d{{1,9}}\]:)?(?= )",
-        *("month", "mday", "time", "host"),
+        rf"({_MONTH}) {{1,2}}({_MDAY}) ({_TIME}){_FRACTION} ([\w.-]{{1,63}})(?: [\w./@-]{{1,60}}\[\d{{1,9}}\]:)?(?= )",
+        *("month", "mday", "time", "fraction", "host"),
     ),
     _form(  # date(1), ctime, mpirun --timestamp-output
         "a[",

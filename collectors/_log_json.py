@@ -18,13 +18,15 @@ MAX_LINES = 5000  # of one message
 
 _OBJECT: Final = re.compile(r'\s*(?:[\w.]{1,80}: +)?(?=\{")')
 _EVENT: Final = "torchelastic."  # names of torchelastic's events begin with it
-_MESSAGE: Final = ("message", "msg", "log")
-_TEXT: Final = "text"  # a message only beside what a logger writes: else a sample of the data
+_MESSAGE: Final = ("message", "msg", "log", "textPayload", "MESSAGE")  # the last two: a cloud's log, the journal's export
+_LOGGED: Final = ("text", "event")  # a message only beside what a logger writes: else a sample of the data, or a name
 _TIME: Final = ("time", "timestamp", "ts", "@timestamp", "asctime", "datetime")
+_JOURNAL_TIME: Final = "__REALTIME_TIMESTAMP"  # microseconds since 1970, as text
 _LEVEL: Final = ("level", "levelname", "severity", "log_level")
 _WRITER: Final = ("logger", "name", "stream")
+_WRAPPED: Final = ("jsonPayload", "extra")  # fields of the message's own object; those around it count first
 _RANK: Final = ("rank", "global_rank")
-_HOST: Final = ("host", "hostname", "node", "host_name")
+_HOST: Final = ("host", "hostname", "node", "host_name", "_HOSTNAME")
 
 
 def object_of(text: str) -> dict[str, Any] | None:
@@ -41,8 +43,10 @@ def object_of(text: str) -> dict[str, Any] | None:
 
 def message_of(entry: Mapping[str, Any], number: int) -> list[Line]:
     """The lines that an object wraps, with what its own fields say of clock, level, rank and host; none where it wraps no message."""
-    is_logged = any(key in entry for key in (*_TIME, *_LEVEL, *_WRITER))
-    text = _first(entry, (*_MESSAGE, _TEXT) if is_logged else _MESSAGE, str) or _error(entry)
+    for inner in (entry[key] for key in _WRAPPED if isinstance(entry.get(key), dict)):
+        entry = {**inner, **entry}
+    is_logged = any(key in entry for key in (*_TIME, *_LEVEL, *_WRITER)) or isinstance(entry.get("record"), dict)  # the last: loguru
+    text = _first(entry, (*_MESSAGE, *_LOGGED) if is_logged else _MESSAGE, str) or _error(entry)
     if text is None:
         return []
     first, *further = text.rstrip("\n").split("\n", MAX_LINES)
@@ -52,7 +56,7 @@ def message_of(entry: Mapping[str, Any], number: int) -> list[Line]:
     host = next((entry[key] for key in _HOST if isinstance(entry.get(key), str) and entry[key]), None)
     line = replace(
         line,
-        at=outer.at or line.at or _instant(_first(entry, _TIME, int | float)),
+        at=outer.at or line.at or _instant(_first(entry, _TIME, int | float)) or _journal_instant(entry.get(_JOURNAL_TIME)),
         local=outer.local or line.local,
         level=outer.level or line.level,
         rank=rank if rank is not None and rank >= 0 else line.rank,
@@ -95,3 +99,9 @@ def _error(entry: Mapping[str, Any]) -> str | None:
 def _instant(count: float | None) -> datetime | None:
     """Seconds since 1970 as an instant, where they are of a time that logs are from."""
     return datetime.fromtimestamp(count, UTC) if count is not None and 1e9 < count < 4e9 else None
+
+
+def _journal_instant(stamp: object) -> datetime | None:
+    """The same of the journal's own stamp."""
+    is_count = isinstance(stamp, str) and stamp.isascii() and stamp.isdigit() and len(stamp) < 18
+    return _instant(int(stamp) / 1e6) if is_count and isinstance(stamp, str) else None

@@ -52,6 +52,7 @@ FORMS: tuple[tuple[str, str | None, str | None, int | None, str | None, int | No
     ("2026-03-04T05:06:07.123456789Z stdout F ", "2026-03-04T05:06:07.123456", None, None, None, None),
     ("2026-03-04T05:06:07.123456789+02:00 stderr F ", "2026-03-04T05:06:07.123456", None, None, None, None),
     ("2026-03-04T05:06:07.123456789Z stderr P ", "2026-03-04T05:06:07.123456", None, None, None, None),
+    ("Mar 04 05:06:07.123456 host-a python[123]: ", "03-04T05:06:07.123456", None, None, "host-a", None),
     ("Mar  4 05:06:07 host-a python[123]: ", "03-04T05:06:07", None, None, "host-a", None),
     ("Mar 04 05:06:07 host-a slurmstepd[123]: ", "03-04T05:06:07", None, None, "host-a", None),
     ("2026-03-04T05:06:07+0000 host-a python3[123]: ", "2026-03-04T05:06:07", None, None, "host-a", None),

@@ -378,6 +378,30 @@ def test_messages_wrapped_in_json(tmp_path: Path) -> None:
     assert failure["logged_at"] == datetime(2026, 3, 4, 5, 6, 9, tzinfo=UTC)
 
 
+def test_messages_of_clouds_journals_and_loggers_in_json(tmp_path: Path) -> None:
+    ecc = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+    at = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+    for entry, rank, host, is_stamped in (
+        ({"severity": "ERROR", "timestamp": "2026-03-04T05:06:07Z", "textPayload": f"[rank3]: {ecc}"}, 3, None, True),
+        ({"severity": "ERROR", "timestamp": "2026-03-04T05:06:07Z", "jsonPayload": {"message": ecc, "rank": 3}}, 3, None, True),
+        ({"__REALTIME_TIMESTAMP": f"{at.timestamp():.0f}000000", "_HOSTNAME": "host-a", "MESSAGE": f"[rank3]: {ecc}"}, 3, "host-a", True),
+        ({"event": ecc, "level": "error", "timestamp": "2026-03-04T05:06:07Z"}, None, None, True),
+        (
+            {"text": f"2026-03-04 05:06:07.000 | ERROR    | train:main:12 - {ecc}", "record": {"level": {"name": "ERROR"}}},
+            None,
+            None,
+            False,
+        ),
+        ({"level": "ERROR", "message": ecc, "extra": {"rank": 3}}, 3, None, False),
+    ):
+        found = [row for row in tables(tmp_path, json.dumps(entry) + "\n")["log_events"] if row["signature"] == "cuda_ecc"]
+        assert [(row.get("rank"), row.get("host"), row.get("logged_at")) for row in found] == [(rank, host, at if is_stamped else None)], (
+            entry
+        )
+    for entry in ({"text": ecc, "label": 3}, {"event": ecc, "label": 3}, {"text": ecc, "record": 7}):
+        assert tables(tmp_path, json.dumps(entry) + "\n")["log_events"] == [], entry
+
+
 def test_events_of_torchelastic_tell_how_a_worker_ended(tmp_path: Path) -> None:
     error = {
         "message": {
