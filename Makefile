@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 RCA := $(VENV)/bin/rca
 CHROMIUM := /usr/bin/chromium
+CASES ?= ../shared/cases
 FUZZ_SECONDS ?= 60
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 
-.PHONY: demo full setup test test-browser check format docs bench fuzz clean
+.PHONY: demo full setup test test-browser check format docs bench fuzz scores clean
 
 demo: $(VENV)/.user  ## one real incident, start to finish (no torch needed)
 	$(RCA) diagnose data/cases/lock_hang
@@ -42,6 +43,10 @@ bench: $(VENV)/.dev  ## against torchfrtrace, plain unpickling and plain readers
 
 fuzz: $(VENV)/.fuzz  ## every collector on made-up input, FUZZ_SECONDS each, and on long runs
 	$(VENV)/bin/python fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+scores: $(VENV)/.user  ## what the readers make of labelled cases, kind by kind (CASES=FOLDER with its score.py)
+	@[ -f "$(CASES)/score.py" ] || { echo "no labelled cases in $(CASES): name their folder with CASES=FOLDER" >&2; exit 2; }
+	$(VENV)/bin/python "$(CASES)/score.py" "$(abspath $(RCA))"
 
 setup: $(VENV)/.dev
 
