@@ -187,11 +187,12 @@ def inspect_document(case: Case, inventory: Inventory, tables: Sequence[str]) ->
             "last_at": spans.get(key, (None, None))[1],
             "ranks": sorted(ranks.get(key, ())),
             "guess": r["guess"],
+            "copy_of": r["copy_of"],
         }
     for u in inventory.unreadable:
         files[u.path] = {
             "path": u.path, "collector": None, "rows": {}, "skipped": [{"record": None, "why": u.why, "count": 1}],
-            "first_at": None, "last_at": None, "ranks": [], "guess": None,
+            "first_at": None, "last_at": None, "ranks": [], "guess": None, "copy_of": None,
         }  # fmt: skip
     shown: dict[str, Any] = {}
     for name in tables:

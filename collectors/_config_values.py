@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from collectors._capture.withheld import is_plain, looks_secret, withheld
-from collectors._kernel_prefix import host_name
+from rca.host_names import host_in_folder, host_in_name
 
 __all__ = [
     "FAMILIES",
@@ -59,10 +59,6 @@ _KNOWN: Final[Mapping[str, tuple[str, ...]]] = {  # component -> spellings, with
     "image": ("image", "container", "container_image", "image_id", "imageid", "image_digest", "container_image_id"),
 }
 _BY_SPELLING: Final = {spelling: name for name, spellings in _KNOWN.items() for spelling in spellings}
-_FILLER: Final = re.compile(  # words of a file's name that say what it is, not whose
-    r"(?i)(?<![a-z0-9])(?:pip3?|freeze|list|packages?|env|environ(?:ment)?|printenv|collect|torch|info|nvidia|smi|gpus?|q|query|versions?|configs?|facts?|hosts?"
-    r"|txt|csv|json|log|out)(?![a-z0-9])"
-)
 
 
 def known(name: str) -> str | None:
@@ -137,9 +133,6 @@ def cuda_version(code: int) -> str | None:
 
 
 def host_of_path(path: str) -> str | None:
-    """The host that the name of a file, else of its folder, leaves when the words for its content are taken out; a name has a digit or a dash."""
-    for part in reversed(PurePosixPath(path).parts[-2:]):
-        rest = re.sub(r"^[\W_]+|[\W_]+$", "", _FILLER.sub("", part))
-        if re.fullmatch(r"[A-Za-z][A-Za-z0-9.\-]{1,62}", rest) and re.search(r"\d|[a-z]-[a-z]", rest):
-            return host_name(rest)
-    return None
+    """The host that the name of a file, else of its folder states (`rca.host_names`)."""
+    where = PurePosixPath(path)
+    return host_in_name(where.name) or host_in_folder(where.parent.name)

@@ -2,8 +2,10 @@
 
 Of many hosts: JSON (an object by host, a list of hosts, `host`, `component`, `value`; pods and nodes as `kubectl get -o json` prints them), JSON
 lines, CSV (a column per component, one row per host and component, or a column per host). Of one host: `pip freeze` or `pip list`, `env`,
-`python -m torch.utils.collect_env`, `nvidia-smi`, `nvidia-smi -q` and `--query-gpu=... --format=csv`: the host is that of the file's or its
-folder's name. Of variables only those of NCCL, torch, CUDA and their transports are kept, and no value that may be a secret.
+`python -m torch.utils.collect_env`, `nvidia-smi`, `nvidia-smi -q` and `--query-gpu=... --format=csv`. Their host is the one that the file's, else the
+folder's name states: what is left when endings, dates and the words for the content (pip, freeze, env, nvidia-smi, gpu-info, ...) are taken off its
+two ends, whether `.`, `_` or `-` parts them: gpu-a01.pip-freeze.txt, env-gpu-a01.txt and gpu-a01/pip.txt are of gpu-a01. It has a digit, or begins
+with a word for a machine (node-a). Of variables only those of NCCL, torch, CUDA and their transports are kept, and no value that may be a secret.
 """
 
 from __future__ import annotations

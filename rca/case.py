@@ -21,7 +21,7 @@ import polars as pl
 
 from rca import __version__, belonging, catalogues, topology
 from rca.errors import CaseError, UnwritableCase
-from rca.reading import Parts, Progress, Reading, collectors, read_source, readings_frame, without_gc
+from rca.reading import Originals, Parts, Progress, Reading, collectors, read_source, readings_frame, without_gc
 from rca.sources import WORKSPACE, Inventory
 from rca.tables import TABLES
 from rca.topology import Hint
@@ -184,16 +184,16 @@ class Read:
 
 
 def read_all(inventory: Inventory, parts: Parts, progress: Progress | None = None) -> Read:
-    """Read every file of an inventory, one at a time, a copy (same bytes) only once."""
+    """Read every file of an inventory, one at a time, a copy (same bytes, and no name that tells of another host or rank) only once."""
     known = collectors()
     readings: list[Reading] = []
-    seen: dict[str, Reading] = {}
+    originals = Originals()
     with without_gc():
         for number, source in enumerate(sorted(inventory.sources, key=_best_named_first)):
             if progress:
                 progress(number, len(inventory.sources), source.path)
             try:
-                first = seen.get(source.evidence_id)
+                first = originals.of(source)
             except OSError as error:
                 reading = Reading(source, problem=f"cannot be read: {error.strerror or error}")
                 source.__dict__["evidence_id"] = "unreadable"
@@ -202,8 +202,8 @@ def read_all(inventory: Inventory, parts: Parts, progress: Progress | None = Non
             if first is not None:
                 readings.append(Reading(source, collectors=first.collectors, copy_of=first.source.path))
                 continue
-            seen[source.evidence_id] = reading = read_source(source, known, parts)
-            readings.append(reading)
+            readings.append(reading := read_source(source, known, parts))
+            originals.add(reading)
             source.__dict__.pop("head", None)  # 64 KiB a file would add up
     if progress:
         progress(len(inventory.sources), len(inventory.sources), "")
@@ -212,9 +212,9 @@ def read_all(inventory: Inventory, parts: Parts, progress: Progress | None = Non
     return Read(inventory, parts, readings, link(parts, readings))
 
 
-def _best_named_first(source: Source) -> tuple[bool, bool, str]:
+def _best_named_first(source: Source) -> tuple[bool, bool, bool, str]:
     """Of two files with the same bytes the one is read whose name says more."""
-    return source.rank_said is None, source.rank_hint is None, source.path
+    return source.rank_said is None, source.host_said is None, source.rank_hint is None, source.path
 
 
 def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:

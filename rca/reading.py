@@ -6,6 +6,7 @@ This is one of the two places that catch broadly: whatever a reader does with ho
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from rca.memory import PER_BYTE, memory_limit
 from rca.tables import TABLES
 from rca.types import Collector, Skip, Source
 
-__all__ = ["Parts", "Reading", "collectors", "read_source", "without_gc"]
+__all__ = ["Originals", "Parts", "Reading", "collectors", "read_source", "without_gc"]
 
 BATCH_ROWS = 200_000  # rows held in memory before they go to disk: ~60 MB of calls
 MEMORY_FLOOR_BYTES = 1 << 30  # that a reader may use whatever the size of its file
@@ -41,12 +42,46 @@ class Reading:
     problem: str | None = None
     guess: str | None = None
     copy_of: str | None = None  # path of the file with the same bytes that was read instead
+    is_unique: bool = False  # no two hosts or ranks can write such a file with the same bytes
 
     def skip(self, skip: Skip) -> None:
         """Count a record that could not be read; the first ones are kept with their reason."""
         self.num_skipped += 1
         if len(self.skips) < MAX_SKIPS:
             self.skips.append(skip)
+
+
+class Originals:
+    """The files read so far, by their bytes: tells a copy from what another host or rank left, which may be equal to the byte."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, dict[tuple[str | int | None, str | int | None], Reading]] = {}  # "*" = any host, any rank
+
+    def of(self, source: Source) -> Reading | None:
+        """What was read of the file that this one copies; None where it is none, with an id of its own where the bytes are known.
+
+        Nothing may say that it is of another host or rank: seven sound hosts have the same list of packages. Only a recorder dump, which counts
+        nanoseconds, is never equal to another one's.
+        """
+        source.__dict__["evidence_id"] = source.bytes_id
+        same = self._read.get(source.bytes_id)
+        if same is None:
+            return None
+        host, rank = source.host_said, source.rank_said
+        known = [(h, r) for h in (["*"] if host is None else [host, None]) for r in (["*"] if rank is None else [rank, None])]
+        first = next((same[key] for key in known if key in same), None)
+        if first is None and (anyones := same["*", "*"]).is_unique:
+            return anyones
+        if first is None:
+            source.__dict__["evidence_id"] = hashlib.sha256(f"{source.bytes_id} {host} {rank}".encode()).hexdigest()[:16]
+        return first
+
+    def add(self, reading: Reading) -> None:
+        """Takes in a file that was read."""
+        same = self._read.setdefault(reading.source.bytes_id, {})
+        host, rank = reading.source.host_said, reading.source.rank_said
+        for key in ((host, rank), (host, "*"), ("*", rank), ("*", "*")):
+            same.setdefault(key, reading)
 
 
 class Parts:
@@ -151,6 +186,7 @@ def read_source(
     if not claimants:
         reading.problem = "no collector recognises it"
         reading.guess = _guess(head)
+    reading.is_unique = any("dumps" in known[name].EMITS for name in claimants)
     for name in claimants:
         _read_with(name, known[name], source, parts, reading, read)
     return reading

@@ -17,7 +17,7 @@ from rca import plugins
 from rca.analyses._waits import build_waits
 from rca.case import MemoryCase, frames_of, link
 from rca.judge import Judgement, judge
-from rca.reading import Parts, Reading, collectors, read_source, without_gc
+from rca.reading import Originals, Parts, Reading, collectors, read_source, without_gc
 from rca.sources import Inventory
 from rca.tables import TABLES
 from rca.types import Source
@@ -55,10 +55,14 @@ def _triage(inventory: Inventory, dumps: Mapping[str, Source], spool: Path, ente
     for source in dumps.values():
         entering(source)
         readings.append(read_source(source, recorder, heads, read=lambda c, s: c.read_header(s) or ()))  # type: ignore[attr-defined]
+    originals = Originals()
     for source in inventory.sources:
         if source.path not in dumps:
             entering(source)
-            readings.append(read_source(source, known, rest))
+            first = originals.of(source)
+            if first is None:
+                readings.append(first := read_source(source, known, rest))
+                originals.add(first)
     headers = heads.table("dumps").select("rank", "evidence_id").drop_nulls().unique("rank", keep="none")
     by_rank = {rank: dumps[evidence_id.removeprefix("header:")] for rank, evidence_id in headers.iter_rows()}
     if len(by_rank) < len(dumps):

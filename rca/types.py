@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
+from rca.host_names import host_in_folder, host_in_name
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -132,6 +134,12 @@ class Source:
         return int(found[1]) if found else None
 
     @property
+    def host_said(self) -> str | None:
+        """The host that the name of the file, else of its folder states, as `rca.host_names` reads it; None where neither does."""
+        *folders, name = self.path.split("/")
+        return host_in_name(name, kind="any") or (host_in_folder(folders[-1]) if folders else None)
+
+    @property
     def sample_hint(self) -> int | None:
         """The capture round that a folder's name states (round_2)."""
         for part in reversed(self.path.split("/")[:-1]):
@@ -178,7 +186,7 @@ class Source:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     @cached_property
-    def evidence_id(self) -> str:
+    def bytes_id(self) -> str:
         """First 16 hex digits of the SHA-256 of the stored bytes: a copy has the same one.
 
         Equal bytes in the folders of two capture rounds are two observations (a rank that did not move), not a copy.
@@ -186,6 +194,11 @@ class Source:
         if self.sample_hint is None:
             return self.sha256[:16]
         return hashlib.sha256(f"{self.sha256} {self.sample_hint}".encode()).hexdigest()[:16]
+
+    @cached_property
+    def evidence_id(self) -> str:
+        """`bytes_id`; another one for equal bytes that the name says are of another host or rank (`rca.reading.Originals`)."""
+        return self.bytes_id
 
 
 @dataclass(frozen=True)
@@ -302,6 +315,7 @@ class Sign:
     family: str
     causes: tuple[str, ...]  # causes it speaks for; how strongly stands in catalogue/bits.csv
     is_against: bool = False  # speaks against them: of numbers["cleared_ranks"], and of whoever is not named if numbers["clears_all"]
+    is_note: bool = False  # told beside: it weighs nothing, and a question that has no other finding is clear
 
 
 class Tables(Protocol):

@@ -434,3 +434,21 @@ def assert_read_alike(case_file: Path) -> None:
         kept.close()
         chunked.close()
     assert len({height for _, _, height in heights}) == len(heights) == 4
+
+
+def test_equal_bytes_of_two_hosts_or_ranks_are_no_copy(tmp_path: Path) -> None:
+    pip, error = "nvidia-nccl-cu12==2.21.5\ntorch==2.5.1\nnumpy==1.26.4\n", "Traceback (most recent call last):\nValueError: bad batch\n"
+    for name in ("gpu-a01.pip-freeze.txt", "gpu-a02/pip.txt", "node-b.pip.txt", "backup/node-b.pip.txt", "saved/pip.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(pip)
+    for name in ("rank_0.log", "rank_1.log"):
+        (tmp_path / name).write_text(error)
+    call("build", tmp_path)
+    rows = tables_of(tmp_path / "case.duckdb")
+    at, host = TABLES["readings"].schema.names().index("copy_of"), TABLES["configs"].schema.names().index("host")
+    copies = {(row[1], row[at]) for row in rows["readings"] if row[at]}
+    assert copies == {("node-b.pip.txt", "backup/node-b.pip.txt"), ("saved/pip.txt", "backup/node-b.pip.txt")}
+    assert sorted({row[host] for row in rows["configs"]}) == ["gpu-a01", "gpu-a02", "node-b"]
+    assert len(rows["configs"]) == 9
+    assert {row[TABLES["log_events"].schema.names().index("rank")] for row in rows["log_events"]} == {0, 1}
+    assert "copy of backup/node-b.pip.txt" in call("inspect", tmp_path).out

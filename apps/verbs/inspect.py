@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     for f in files:
         what = ", ".join(f"{n} {table}" for table, n in sorted(f["rows"].items())) or "-"
         why = "; ".join(s["why"] for s in f["skipped"]) + (f" (looks like {f['guess']})" if f["guess"] else "")
+        why = "; ".join(filter(None, (f"copy of {f['copy_of']}" if f["copy_of"] else "", why)))
         ranks = ",".join(map(str, f["ranks"][:6])) + ("..." if len(f["ranks"]) > 6 else "") or "-"
         rows.append((f["path"], f["collector"] or "-", ranks, what, why))
     write(columns(("file", "collector", "ranks", "rows", "not read"), rows))

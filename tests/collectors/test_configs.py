@@ -226,3 +226,13 @@ def test_a_capture_tells_its_host(tmp_path: Path) -> None:
 
 
 # ruff: noqa: E501 - lines as they are written
+
+
+def test_the_host_in_a_name_is_whole(tmp_path: Path) -> None:
+    names = {
+        "gpu-a01.pip-freeze.txt": "gpu-a01", "gpu-b2-nvidia-smi.csv": "gpu-b2", "env-gpu-a01.txt": "gpu-a01", "gpu-a01/pip.txt": "gpu-a01",
+        "gpu07.freeze.txt": "gpu07", "dgx-03_pip_freeze.txt": "dgx-03", "nvidia-smi-gpu-a01.txt": "gpu-a01", "gpu-info-node1.txt": "node1",
+        "20260302-gpu-a01.pip.txt": "gpu-a01", "ip-10-0-3-7.pip.txt": "ip-10-0-3-7", "a01-gpu.txt": "a01", "gpus.txt": None, "gpu-3.txt": None,
+        "raw-data/pip.txt": None, "attempt-2/pip.txt": None, "rank_3.pip.txt": None, "backup-2/env.txt": None,
+    }  # fmt: skip
+    assert {name: {row["host"] for row in read(host_configs, tmp_path, PIP, name)} for name in names} == {n: {h} for n, h in names.items()}
