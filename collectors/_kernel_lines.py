@@ -23,7 +23,7 @@ BROADCAST: Final = re.compile(
     r"(?:Broadcast m|M)essage from (?:syslogd|systemd-journald)@(?P<host>\S{1,255}) (?:at |\()(?P<stamp>[^.)\n]{1,40})"
 )
 SKIPPED: Final = re.compile(r".{0,200}?Skipped \d{1,9} previous similar message")  # of Lustre
-_BYTES: Final = ('"MESSAGE":[', '"MESSAGE" : [')  # the journal's way to write a message that is no text
+_BYTES: Final = ('"MESSAGE":[', '"MESSAGE": [', '"MESSAGE" : [')  # a message that is no text, as the journal and jq write it
 _CONTEXT: Final = ("-- Boot ", "essage from ", "previous similar message")
 
 

@@ -43,10 +43,11 @@ _KMSG: Final = re.compile(r"(?P<priority>\d{1,4}),\d{1,20},(?P<us>\d{1,15}),[^;\
 _FACILITY: Final = re.compile(
     r"(?P<facility>kern|user|daemon|syslog|auth|local\d)\s{0,8}:\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,2}"
 )
-_KERNEL: Final = re.compile(r"(?:(?!\d{10}\.)(?P<host>[^\s:|\[\]]{1,255}) (?:[a-z0-9]{3,8}\.[a-z]{3,7} )?)?kernel(?:\[\d{1,9}\])?: ?")
+_SOURCE: Final = r"(?:kern|user|daemon|syslog|auth|local\d)\.[a-z]{3,7} "  # BusyBox: before the tag, also where no host is named
+_KERNEL: Final = re.compile(rf"(?:(?!\d{{10}}\.|{_SOURCE})(?P<host>[^\s:|\[\]]{{1,255}}) )?(?:{_SOURCE})?kernel(?:\[\d{{1,9}}\])?: ?")
 _PROGRAM: Final = re.compile(
     r"(?P<host>[^\s:|\[\]]{1,255}) (?:(?P<program>[\w.@+\-/()]{1,64})\[\d{1,10}\]"
-    r"|klogd|vmkernel|rasdaemon|mcelog|systemd(?:-\w{1,16})?"
+    r"|klogd|vmkernel|rasdaemon|mcelog|smartd|mdadm|multipathd|ipmievd|thermald|mmfs\w{0,8}|systemd(?:-\w{1,16})?"
     r"|nvidia-(?!nvswitch|peermem|modeset|uvm|nvlink)[\w\-]{1,24}|nv-[\w\-]{1,24}): (?!segfault)"
 )
 _DRIVER_OF: Final = re.compile(  # a journal without the kernel's tag, a console's log with hosts
@@ -55,6 +56,11 @@ _DRIVER_OF: Final = re.compile(  # a journal without the kernel's tag, a console
 )
 # A name before a whole line of a log: pdsh, dsh, Talos ("host: "), health checks and compose ("host | "), consoles ("host login: ").
 _HOST: Final = re.compile(rf"(?P<host>[A-Za-z0-9][\w.\-]{{0,254}})(?: \|\s+| login: |:(?: +|(?=\[|kern\s*:|<\d))(?={_BEGINS}))")
+_AGE: Final = r"(?:\d{1,5}[smhd]){1,3}(?: \(x\d{1,7} over (?:\d{1,5}[smhd]){1,3}\))?"
+_LISTED: Final = re.compile(  # what node-problem-detector read in a kernel's log, in a table of kubectl: get events, describe node
+    rf"(?:[a-z0-9\-]{{1,63}} {{1,40}})?{_AGE} {{1,40}}(?:Warning|Normal) {{1,40}}\w{{1,60}} {{1,40}}[Nn]ode/(?P<host>\S{{1,253}}) {{1,40}}"
+    rf"|(?:Warning|Normal) {{1,40}}\w{{1,60}} {{1,40}}{_AGE} {{1,40}}kernel-monitor {{1,40}}"
+)
 _NO_HOST: Final = re.compile(r"kernel|NVRM|dmesg|kmsg|messages|syslog|kern|journal|level|time|ts", re.I)
 _REPEATED: Final = re.compile(r"message repeated (?P<n>\d{1,7}) times: \[ ?(?P<text>.{0,16000})\]\s*$")
 # Where a line of the kernel may begin within a line of a tool: at its stamp, at its tag, or at the driver's own words.
@@ -80,7 +86,8 @@ _ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 class Line:
     """A line without its prefixes. `is_kernel`: a prefix that only kernel logs have; `times`: how often the line stands for its message.
 
-    `is_hearsay`: a program speaks whose word does not count for the hardware (`_kernel_speaker`); `is_tagged`: who speaks is said.
+    `is_hearsay`: a program speaks whose word does not count for the hardware (`_kernel_speaker`); `is_tagged`: who speaks is said;
+    `is_inner`: a tool's message holds the line.
     """
 
     body: str
@@ -91,6 +98,7 @@ class Line:
     times: int = 1
     is_hearsay: bool = False
     is_tagged: bool = False
+    is_inner: bool = False
 
 
 def host_name(name: str | None) -> str | None:
@@ -118,7 +126,7 @@ def peel_inner(line: Line) -> Line | None:
     """
     if line.is_hearsay or not (found := _INNER.search(line.body, 1)) or _is_quoted(line) or _is_cited(line, found):
         return None
-    inner = _peel(line.body, found.start(), replace(line))
+    inner = _peel(line.body, found.start(), replace(line, is_inner=True))
     return None if inner.is_hearsay else inner
 
 
@@ -255,6 +263,13 @@ def _wrapping_host(text: str, at: int, line: Line) -> int | None:
     return found.end()
 
 
+def _listed(text: str, at: int, line: Line) -> int | None:
+    if line.host is not None or line.stamp != NO_STAMP or not (found := _LISTED.match(text, at)):
+        return None
+    line.host = host_name(found["host"])
+    return found.end()
+
+
 def _noise(text: str, at: int, line: Line) -> int | None:
     if not (found := _NOISE.match(text, at)):
         return None
@@ -268,7 +283,9 @@ def _is_of_program(priority: int, text: str) -> bool:
     return priority & FACILITIES != 0 and not is_believed(tag["program"] if (tag := TAG.match(text)) else "")
 
 
-_LAYERS: Final[tuple[Layer, ...]] = (*(_uptime, _relative, _kernel, _wall, _rfc5424, _kmsg, _facility, _program, _noise, _wrapping_host),)
+_LAYERS: Final[tuple[Layer, ...]] = (
+    *(_uptime, _relative, _kernel, _wall, _rfc5424, _kmsg, _facility, _program, _listed, _noise, _wrapping_host),
+)
 
 
 def _of_json(text: str, depth: int = 0) -> Line | None:

@@ -26,13 +26,13 @@ _WORDS: Final[Mapping[str, str]] = {
 _SEVERITIES: Final = (  # how the words for them begin, lower case; the first that fits counts
     *(("uncorrected (fatal", "fatal"), ("uncorrectable (fatal", "fatal"), ("fatal", "fatal")),
     *(
-        ("uncorrect", "uncorrected"),
+        ("uncor", "uncorrected"),
         ("multi-bit", "uncorrected"),
         ("ue", "uncorrected"),
         ("deferred", "uncorrected"),
         ("recoverable", "uncorrected"),
     ),
-    *(("machine check exception", "uncorrected"), ("machine check", "corrected"), ("correct", "corrected"), ("ce", "corrected")),
+    *(("machine check exception", "uncorrected"), ("machine check", "corrected"), ("cor", "corrected"), ("ce", "corrected")),
 )
 
 

@@ -148,7 +148,21 @@ class _Reader:
             line, plan, _ = self._read(peel(text), number)
         if plan is not None:
             self.events.fold(plan, line, number)
+        if line.is_inner:
+            self._take_further(line, number)
         return line
+
+    def _take_further(self, told: Line, number: int) -> None:
+        """Folds what else the GPU drivers say in a tool's line, as in the conditions of a node: each once."""
+        first = gpu_event(told.body)
+        seen = {(first.code, first.gpu)} if first else set()
+        for _ in range(MAX_INNER):
+            if not (inner := peel_inner(told)):
+                return
+            told, event = inner, gpu_event(inner.body)
+            if event and (event.code, event.gpu) not in seen:
+                seen.add((event.code, event.gpu))
+                self.events.fold(self.events.plan(event, told.host), told, number)
 
     def take_rows(self) -> list[dict[str, Any]]:
         """The rows so far, which no longer grow, with what the driver said of their GPUs."""

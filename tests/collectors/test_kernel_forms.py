@@ -69,6 +69,7 @@ FORMS: dict[str, Said] = {
     "Mar  2 08:12:07 host-a kernel: [ 1843.308145] ": {"local": "03-02T08:12:07", "up": UP, "host": "host-a"},
     "<3>Mar  2 08:12:07 host-a kernel: ": {"local": "03-02T08:12:07", "host": "host-a"},
     "Mar  2 08:12:07 host-a kern.err kernel: ": {"local": "03-02T08:12:07", "host": "host-a"},
+    "Mon Mar  2 08:12:07 2026 kern.err kernel: [ 1843.308145] ": {"local": DAY, "up": UP},
     "Mar  2 2026 08:12:07 host-a kernel: ": {"local": DAY, "host": "host-a"},
     "2026 Mar  2 08:12:07 host-a kernel: ": {"local": DAY, "host": "host-a"},
     "2026-03-02T10:12:07.612100+02:00 host-a kernel: ": {"at": AT, "host": "host-a"},
@@ -90,6 +91,9 @@ FORMS: dict[str, Said] = {
     "[rank4]:[E302 08:12:07.612100458 Some.cpp:15] ": {"local": "03-02T08:12:07.612100"},
     "2026/03/02 08:12:07 ERROR ": {"local": DAY},
     "Mon Mar  2 08:12:07 2026 ": {"local": DAY},
+    "12m         Warning   TaskHung   node/host-a   ": {"host": "host-a"},
+    "default   3m20s (x4 over 61m)   Warning   OOMKilling   node/host-a   ": {"host": "host-a"},
+    "  Warning  OOMKilling  12m (x4 over 3h)  kernel-monitor  ": {},
     "> > [ 1843.308145] ": {"up": UP},
     "  17: Mar  2 08:12:07 host-a kernel: ": {"local": "03-02T08:12:07", "host": "host-a"},
     "XidError   True   Mon, 02 Mar 2026 09:30:00 +0000   Mon, 02 Mar 2026 08:12:07 +0000   XidErrorFound   ": {"at": WHOLE},
@@ -188,6 +192,18 @@ BODIES: dict[str, Said] = {
     "nvme 0000:c1:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)": {"kind": "aer", "severity": "corrected"},
     "mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, High Temperature": {"kind": "nic", "device": "0000:5c:00.0"},
     "mlx5_core 0000:5c:00.0 eth0: TX timeout on queue: 5, SQ: 0x11ec, CQ: 0x146d": {"kind": "nic", "device": "0000:5c:00.0"},
+    "mlx5_core 0000:5c:00.0 mlx5_3: Port: 1 Link DOWN": {"kind": "nic", "device": "0000:5c:00.0"},
+    "igb 0000:02:00.1: Detected Tx Unit Hang": {"kind": "nic", "device": "0000:02:00.1"},
+    "i40e 0000:86:00.0 ens1f0: tx_timeout: VSI_seid: 396, Q 31, NTC: 0x1cb, HWB: 0x1cb": {"kind": "nic", "device": "0000:86:00.0"},
+    "nvidia 0000:3b:00.0: aer_status: 0x00000040, aer_mask: 0x00002000": {"kind": "aer", "device": "0000:3b:00.0", "severity": None},
+    "nvidia 0000:3b:00.0: aer_uncor_status: 0x00004000, aer_uncor_mask: 0x00100000": {"kind": "aer", "severity": "uncorrected"},
+    "pcieport 0000:16:00.0: pciehp: Slot(5): Power fault": {"kind": "power", "device": "0000:16:00.0"},
+    "nvme nvme6: failed nvme_keep_alive_end_io error=10": {"kind": "storage_nvme", "device": "nvme6"},
+    "nvme nvme6: starting error recovery": {"kind": "storage_nvme", "device": "nvme6"},
+    "Lustre: fs02-OST0001: haven't heard from client 1-2 (at 192.0.2.1@o2ib) in 227 seconds. I think it's dead, and I am evicting it.": {
+        "kind": "storage_lustre",
+        "device": "fs02-OST0001",
+    },
     "efa 0000:9f:00.0: Reset didn't turn on": {"kind": "nic", "device": "0000:9f:00.0"},
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,task_memcg=/kubepods/pod1,task=pt_data(1),pid=42,uid=0": {
         "kind": "oom",
@@ -317,6 +333,21 @@ def test_tools_that_pass_a_line_on_are_believed_and_the_lines_own_code_counts() 
         assert (row["code"], row["gpu"], row["host"]) == (79, "0000:3b:00", host), line
 
 
+def test_each_line_of_the_driver_that_a_tool_strings_together_is_told_once() -> None:
+    other = BODY.replace(": 79,", ": 94,")
+    both = f"condition Message:ErrorCode:79 kernel: [ 1843.308145] {BODY} Action=REBOOT;ErrorCode:94 kernel: [ 1850.500000] {other} Action=NONE;"
+    assert [(row["code"], row["uptime_s"], row["num_folded"]) for row in told(both)] == [(79, UP, 1), (94, 1850.5, 1)]
+    (row,) = told(f'level=warn line="{BODY}" msg="{BODY}"')
+    assert (row["code"], row["num_folded"]) == (79, 1)
+    assert [row["code"] for row in told(f"[found] {BODY} as in the example: {other}")] == [79]
+
+
+def test_port_that_is_active_again_counts_only_beside_its_loss() -> None:
+    down, up = ("mlx5_core 0000:60:00.0 mlx5_3: Port: 1 Link " + word for word in ("DOWN", "ACTIVE"))
+    assert told(up) == []
+    assert [(row["kind"], row["recovery"], row["num_folded"]) for row in told(down, up)] == [("nic", "none", 2)]
+
+
 JOURNAL = {
     "export": f"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1772439127612100\n_TRANSPORT=kernel\n_HOSTNAME=host-a\nMESSAGE={BODY}\n_BOOT_ID={'a' * 32}\n\n",
     "verbose": f"Mon 2026-03-02 08:12:07.612100 UTC [s={'0' * 32};i=1;b={'a' * 32};m=1;t=1;x=1]\n    _TRANSPORT=kernel\n    _HOSTNAME=host-a\n"
@@ -356,6 +387,7 @@ def test_other_logs_with_entries_of_several_lines(tmp_path: Path) -> None:
         (sel, {"kind": "edac", "device": "DIMM_A1", "severity": "uncorrected", "logged_at_local": DAY}),
         (json.dumps(json.loads(redfish), indent=2), {"kind": "edac", "severity": "corrected", "logged_at": WHOLE}),
         (json.dumps({"conditions": [node]}, indent=2), {"kind": "xid", "logged_at": WHOLE}),
+        (json.dumps({"_TRANSPORT": "kernel", "MESSAGE": [*BODY.encode(), 255]}), {"kind": "xid", "code": 79}),
     ):
         tables, _ = rows_of(xid, source_of(tmp_path, text.encode()))
         (row,) = tables["kernel_events"]
