@@ -187,7 +187,8 @@ def _describe(frames: list[Any], record: str, rows: dict[str, Entry]) -> str | N
         known = [(frame["name"], frame["filename"]) for frame in frames]
         if not set(map(type, chain.from_iterable(known))) <= {str}:
             raise TypeError
-    except (KeyError, TypeError):
+        "".join(chain.from_iterable(known)).encode()  # a lone surrogate cannot be stored
+    except (KeyError, TypeError, UnicodeEncodeError):
         named = [f for f in frames if isinstance(f, dict) and plain_text(f.get("name"))]
         known = [(plain_text(f["name"]), plain_text(f.get("filename")) or None) for f in named]
     if not known:

@@ -58,8 +58,8 @@ MAX_TENSORS = 65536  # tensors in one coalesced call
 def fields(entries: Sequence[Entry]) -> Values:
     """field -> its value in every call (`process_group` as a (name, description) tuple).
 
-    Raises KeyError or TypeError when a field is missing or what is looked at here has another type; the frame made of the rest raises the
-    same for the others. Then `fields_one_by_one` is the way.
+    Raises KeyError, TypeError or UnicodeEncodeError when a field is missing or what is looked at here has another type or is no text; the
+    frame made of the rest raises the same for the others. Then `fields_one_by_one` is the way.
     """
     values: Values = dict(zip(FIELDS, map(list, zip(*map(_ALL_FIELDS, entries), strict=True)), strict=True))
     _check(values)
@@ -71,6 +71,7 @@ def _check(values: Values) -> None:
     """Raise TypeError where a value could do harm before polars checks its type: what gets hashed. (Shapes are checked when written out.)"""
     _expect(set(map(type, values["process_group"])) <= {tuple, list} and set(map(len, values["process_group"])) == {2})
     _expect(set(map(type, chain.from_iterable(values["process_group"]))) == {str})
+    "".join(set(chain.from_iterable(values["process_group"]))).encode()  # a lone surrogate cannot be stored
     _expect(set(map(type, values["profiling_name"])) <= {str})
     for name, kinds in SCALARS.items():  # polars recurses into whatever it is given
         _expect(set(map(type, values[name])) <= kinds)
@@ -115,13 +116,13 @@ def _fit(name: str, value: Any) -> tuple[Any, bool]:
         if value is None:
             return [], True
         ok = isinstance(value, list) and len(value) <= MAX_TENSORS and all(isinstance(kind, str) for kind in value)
-        return (value, True) if ok else ([], False)
+        return (list(map(plain_text, value)), True) if ok else ([], False)
     if name == "process_group":
         return _key(value), value is None or isinstance(value, str) or _is_texts(value)
     if value is None:
         return None, True
     if name in ("state", "profiling_name", "thread_id"):
-        return (value, True) if isinstance(value, str) else (str(value) if isinstance(value, int) else None, isinstance(value, int))
+        return (plain_text(value), True) if isinstance(value, str | int) else (None, False)
     if name in ("retired", "is_p2p"):
         return (value, True) if isinstance(value, bool) else (None, False)
     ok = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT_LIMIT

@@ -126,7 +126,7 @@ class Groups:
         """Rows of `group_status`, each tied to its group where that can be told."""
         others = self._by_order() or self._by_elimination()
         found = []
-        numbers = sorted(self._status, key=lambda n: (int(text), "") if (text := plain_text(n)).isdigit() else (-1, text))
+        numbers = sorted(self._status, key=lambda n: (int(text), "") if (text := plain_text(n)).isdecimal() else (-1, text))
         for place, number in enumerate(numbers):
             status = self._status[number]
             if not isinstance(status, dict):
@@ -161,7 +161,7 @@ class Groups:
         of the alphabet, which says nothing of creation.
         """
         numbers, listed = list(map(plain_text, self._status)), list(self._listed.values())
-        if len(numbers) != len(listed) or not all(n.isdigit() for n in (*numbers, *(g.name for g in listed))):
+        if len(numbers) != len(listed) or not all(n.isdecimal() for n in (*numbers, *(g.name for g in listed))):
             return {}
         numbers.sort(key=int)
         listed.sort(key=lambda g: int(g.name))
@@ -202,7 +202,7 @@ def _number(value: Any) -> int | None:
         return None
     if isinstance(value, int):
         return value if abs(value) < 1 << 62 else None
-    if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 19:
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 19:
         return int(value)
     return None
 
@@ -211,7 +211,7 @@ def _numbered(groups: dict[str, Group]) -> dict[str, Group]:
     """Groups of one kind and the same members, told apart by the order of their creation: the same on every member, for all create them."""
     seen: dict[tuple[str, tuple[int, ...]], int] = {}
     twins = {}
-    for group in sorted(groups.values(), key=lambda g: (int(g.name), "") if g.name.isdigit() else (-1, g.name)):
+    for group in sorted(groups.values(), key=lambda g: (int(g.name), "") if g.name.isdecimal() else (-1, g.name)):
         place = seen[group.kind, group.ranks] = seen.get((group.kind, group.ranks), 0) + 1
         twins[group.name] = replace(group, twin=place)
     return {name: twins[name] for name in groups}

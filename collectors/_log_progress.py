@@ -134,8 +134,8 @@ def of_json(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     if _OTHERS & set(entry):
         return None
     found = {column: next((entry[key] for key in keys if key in entry), None) for column, keys in _KEYS.items()}
-    step = _float(found["step"])
-    if step is None or not math.isfinite(step) or (found["loss"] is None and found["grad_norm"] is None):
+    step = _finite(_float(found["step"]))
+    if step is None or (found["loss"] is None and found["grad_norm"] is None):
         return None
     row: dict[str, Any] = {name: _finite(_float(value)) for name, value in found.items() if name not in ("step", "tokens_total")}
     tokens = _finite(_float(found["tokens_total"]))
@@ -172,10 +172,10 @@ def _time(entry: Mapping[str, Any]) -> tuple[datetime | None, str | None]:
     if isinstance(value, str) and 19 <= len(value) <= 40:
         try:
             at = datetime.fromisoformat(value)
-        except ValueError:
+            instant = at.astimezone(UTC) if at.tzinfo else None
+        except (ValueError, OverflowError):  # no zone moves the first and the last day of the calendar
             return None, None
-        local = at.replace(tzinfo=None).isoformat()
-        return (at.astimezone(UTC), local) if at.tzinfo else (None, local)
+        return instant, at.replace(tzinfo=None).isoformat()
     return None, None
 
 

@@ -144,6 +144,10 @@ def _plain_size(source: Source) -> int:
     return source.size_bytes * (1 if source.compression == "none" else 30)
 
 
+# Another recorder version, or damaged calls: what the quick way over whole columns raises.
+NOT_AS_USUAL = (KeyError, TypeError, OverflowError, UnicodeEncodeError, pl.exceptions.PolarsError)
+
+
 def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn: bool, with_entries: bool) -> Rows:
     entries = document.get("entries") if with_entries else []
     if entries is None:
@@ -155,7 +159,7 @@ def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn:
         yield Skip(None, f"{len(entries) - len(good)} of {len(entries)} entries are no calls")
     try:
         dump = _framed(source, document, fields(good) if good else {}, good, is_torn=is_torn)
-    except (KeyError, TypeError, OverflowError, pl.exceptions.PolarsError):  # another recorder version, or damaged calls
+    except NOT_AS_USUAL:
         values, skipped = fields_one_by_one(good)
         yield from skipped
         dump = _framed(source, document, values, good, is_torn=is_torn)

@@ -14,7 +14,7 @@ from _promise import keep
 
 from rca import plugins
 
-__all__ = ["minimised", "what_breaks"]
+__all__ = ["minimised", "place_of", "what_breaks"]
 
 BUDGET_S = 60.0  # wall time for one input: smaller is nicer, not needed
 WAIT_S = 120  # for one reading: one that never ends is a finding too
@@ -49,7 +49,8 @@ def minimised(name: str, data: bytes, why: str) -> bytes:
     return data
 
 
-def _here(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
+    """Type of an exception and the innermost line of ours that it comes from."""
     places = [
         f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(str(HERE.parent)) and "/.venv/" not in f.filename
     ]
@@ -61,4 +62,4 @@ if __name__ == "__main__":
     try:
         keep(plugins.load("collectors", sys.argv[1]), sys.stdin.buffer.read())
     except Exception as broken:  # noqa: BLE001 - whatever it is, it is the finding
-        sys.stdout.write(_here(broken))
+        sys.stdout.write(place_of(broken))

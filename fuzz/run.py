@@ -1,4 +1,4 @@
-"""Fuzzes every collector, one after the other, then tries long runs on each: `python fuzz/run.py [COLLECTOR...] [--seconds N]`.
+"""Fuzzes every collector, one after the other, then tries wrong values and long runs on each: `python fuzz/run.py [COLLECTOR...] [--seconds N]`.
 
 What an input breaks is tried again without the fuzzer, made small, and left in fuzz/out/COLLECTOR-*; what was learned of a collector stays
 in fuzz/out/corpus and is where the next run starts. Ends with 1 where a promise is broken.
@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from _long_runs import slowest
-from _minimise import minimised, what_breaks
+from _minimise import minimised, place_of, what_breaks
 from _promise import S_PER_MB
 from _seeds import MAX_BYTES, seeds, words
+from _wrong_values import wrong_values
 
 from rca import plugins
 
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="firstfault-fuzz-", dir=MEMORY if MEMORY.is_dir() else None) as scratch:
         os.environ["TMPDIR"] = tempfile.tempdir = scratch
         for name in args.collectors or known:
-            broken += _fuzz(name, args.seconds) + _runs(name)
+            broken += _fuzz(name, args.seconds) + _values(name) + _runs(name)
     _say(f"{broken} of the promises are broken" if broken else "all promises were kept")
     return 1 if broken else 0
 
@@ -91,6 +92,18 @@ def _tell(name: str, path: Path) -> int:
     path.write_bytes(small)
     _say(f"  BROKEN by {path} ({len(small)} bytes): {why}")
     return 1
+
+
+def _values(name: str) -> int:
+    """How many kinds of findings; one input of each is kept."""
+    kinds: dict[str, bytes] = {}
+    for data, error in wrong_values(plugins.load("collectors", name)):
+        kinds.setdefault(place_of(error), data)
+    for number, (why, data) in enumerate(kinds.items()):
+        path = OUT / f"{name}-value-{number}"
+        path.write_bytes(data)
+        _say(f"  BROKEN by {path} ({len(data)} bytes): {why}")
+    return len(kinds)
 
 
 def _runs(name: str) -> int:
