@@ -3,7 +3,8 @@
 Seconds since 1970 stand in records of audit, of memory errors (EDAC, mce: `TIME 1519356496`) and in time-outs of Lustre
 (`[sent 1409063012/real ...`); together with the stamp of their line they tell the zone and the year that the stamp lacks. Records of audit,
 and lines with two clocks, are looked for at the ends of each block only, so that a log of nothing else costs no more. Told where they
-differ from what was told before.
+differ from what was told before. Of a syslog, whose stamps lack the year, the first line of each month and the last line are told, by lines picked
+all along: so the years between a record and the end of its file can be counted.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ MARKERS: Final = (
 _START: Final = re.compile(r"Linux version \d|-- Boot (?P<boot>[0-9a-f]{32})|-- Reboot --")
 _SET: Final = re.compile(r"(?:.{0,80}: )?(?:Clock change detected|(?:System t|T)ime has been changed)")
 _MARKED: Final = ("Linux version ", "-- ")
+_MONTHS: Final = {name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_YEARLESS: Final = re.compile(rb"(?:<\d{1,3}>)?([A-Z][a-z]{2}) [ \d]\d \d\d:\d\d:\d\d[ .]")
+PICKED: Final = 256  # lines of a block that are looked at for their month
+SMALL_BYTES: Final = 65536  # of a block so small every line
+MAX_MONTHS: Final = 1200  # that one file tells; a hostile one changes it with every line
 EDGE_BYTES: Final = 32768  # at either end of a block
 MAX_LINE: Final = 16384
 DAY_S, QUARTER_S = 86400, 900
@@ -47,6 +53,9 @@ class Anchors:
         default_factory=dict
     )  # host, kind -> gap, first and last row with it
     _boot_id: str | None = None
+    _month: bytes = b""  # of the line looked at last
+    _num_months: int = 0
+    _end: list[Row] = field(default_factory=list)
 
     def see(self, block: bytes, first: int) -> None:
         """Looks at the ends of a block of whole lines; `first` is the number of its first line."""
@@ -60,6 +69,31 @@ class Anchors:
             line = peel(block[start : end if end >= 0 else len(block)][:MAX_LINE].decode("utf-8", "replace"))
             self._pair(line, number)
             self._epoch(line, number)
+        self._months(block, first)
+        if self._num_months:
+            self._end = [self._month_row(line, number)]
+
+    def _months(self, block: bytes, first: int) -> None:
+        """The first of the picked lines with another month than the one before, of logs whose stamps name no year."""
+        if _YEARLESS.match(block) is None and not self._month:
+            return
+        number, counted, start = first, 0, 0
+        step = len(block) // PICKED if len(block) > SMALL_BYTES else 1
+        while 0 <= start < len(block) and self._num_months < MAX_MONTHS:
+            found = _YEARLESS.match(block, start)
+            if found is not None and found[1] in _MONTHS and found[1] != self._month:
+                if self._month:
+                    end = block.find(b"\n", start)
+                    line = peel(block[start : end if end >= 0 else len(block)][:MAX_LINE].decode("utf-8", "replace"))
+                    number += block.count(b"\n", counted, start)
+                    counted = start
+                    self._rows.append(self._month_row(line, number))
+                    self._num_months += 1
+                self._month = found[1]
+            start = block.find(b"\n", min(start + step, len(block)) - 1) + 1 or len(block)
+
+    def _month_row(self, line: Line, number: int) -> Row:
+        return {**self._row(line, number, "month"), "boot_id": None, "uptime_s": None}
 
     def mark(self, line: Line, number: int) -> None:
         """Looks at a line without its prefixes that holds one of the markers, or tells an event."""
@@ -75,7 +109,7 @@ class Anchors:
     def rows(self) -> list[Row]:
         """Rows of `clock_anchors`, in the order of the file."""
         late = [last for _, first, last in self._told.values() if last is not first]
-        return sorted([*self._rows, *late], key=lambda row: int(row["record"][1:]))
+        return sorted([*self._rows, *late, *self._end], key=lambda row: int(row["record"][1:]))
 
     def _row(self, line: Line, number: int, kind: str) -> Row:
         stamp = line.stamp

@@ -3,12 +3,14 @@
 1. The records of one host in one file are brought into the order of time: a file that falls all along is reversed.
 2. A boot ends where another one is named, where a kernel starts, or where the time since boot falls. Records of different files are of one boot where
    both name it, or where the same message has the same time since boot.
-3. Lines with an instant and a time since boot tell when that boot was; else what was noted of the host does, for the last boot in each file.
+3. Lines with an instant and a time since boot tell when that boot was; else what was noted of the host does, for the last boot in each file. Two
+   files of which one lacks what the other tells of a time that it covers are of two boots: of what was noted then see `_whose_note`.
 4. The zone is what brings stamps to instants of the same line (seconds since 1970 beside it, time since a boot that is dated), else of the same
    message in another file of the host, or of the launcher's word that a process was killed, by a multiple of a quarter of an hour; else what was
-   noted of the host; else what its other files tell; else that of the job's own logs on the host, where the record is not so near the job that
-   another zone would move it into or out of it. A clock put forward or back by an hour in the middle moves it.
-5. A year is the one that brings a stamp nearest to a dated one of its file, else to the time of the job, else to the boot of the host.
+   noted of the host; else what its other files tell; else that of the job's own logs on the host, but of a record that another zone would move
+   into the job, or out of it, only where with it the file ends as the job does. A clock put forward or back by an hour in the middle moves it.
+5. A year is the one that brings a stamp nearest to a dated one of its file, else to the date in the name of a rotated file, else to the time of
+   the job, else to the boot of the host; in a file in the order of time a year lies between months that fall.
 
 What this does not place has no instant, and the order of its file. The date of a file is not asked: a copy loses it, and whatever tells the zone
 has a date of its own.
@@ -16,10 +18,13 @@ has a date of its own.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from rca.kernel_tracks import DRIFT, SAME_BOOT_S, Boots, Placed, Spot, Track, after, sane, seams_of, tracks_of
@@ -32,7 +37,14 @@ SLACK_S: Final = 240.0  # two clocks of one line, or message, may be so far apar
 STARTING_S, LATE_START_S = 120.0, 60.0  # so long after its start a kernel may be without a logging daemon, and its lines so late
 MAX_ZONE: Final = timedelta(hours=14)
 AROUND: Final = timedelta(minutes=10)  # a record so near the job is of its time
+SAME_END: Final = timedelta(minutes=30)  # logs collected together end so near each other; two zones differ by more
+LONG_AFTER: Final = timedelta(days=7)  # the job nobody collects the log of its boot
 YEARS_BACK: Final = 8  # of a stamp without year: so many are tried, for a 29 February
+
+_DATED: Final = re.compile(r"-(20\d\d)(\d\d)(\d\d)(?:\.[a-z0-9]{1,4})?$")  # logrotate's dateext: the day on which the file ended
+_ROTATED: Final = re.compile(  # the file of a boot before
+    r"(?:\.\d{1,3}|[._-](?:old|prev|previous))(?:\.(?:log|txt))?(?:\.(?:gz|xz|zst|bz2))?$", re.I
+)
 
 Instants = tuple[datetime, datetime]
 Key = tuple[str, str]
@@ -46,8 +58,9 @@ PID: Final = 4  # place of the process in a message's body
 class KernelTimes:
     """(evidence_id, record) -> when, and in which boot (equal numbers: the same boot); host -> its zone, s, where its kernel logs tell just one.
 
-    `order`: places of the records of one file and host in the order of time, which a reversed file turns round. `hostless`: records of no told
-    host: what is known of hosts was not asked for them.
+    `ended`: records without an instant of a boot that another one followed -> when that one began, None where nothing tells. `order`: places of
+    the records of one file and host in the order of time, which a reversed file turns round. `hostless`: records of no told host: what is known
+    of hosts was not asked for them.
     """
 
     placed: Mapping[Key, Placed]
@@ -55,6 +68,7 @@ class KernelTimes:
     zones: Mapping[str, float]
     order: Mapping[Key, int]
     hostless: frozenset[Key]
+    ended: Mapping[Key, datetime | None]
 
 
 def kernel_times(
@@ -64,13 +78,15 @@ def kernel_times(
     (host, process) -> when a log says that it was killed."""
     tracks, boots = tracks_of(case)
     noted_boots, noted_zones = _noted(case)
-    _date_boots(tracks, boots, noted_boots)
+    names, ends = _names(case), _ends(case)
+    of_others = _whose_note(tracks, boots, noted_boots, names, ends, span)
+    _date_boots(tracks, boots, noted_boots, frozenset(of_others))
     told = _told(tracks, {}, boots)
     _date_boots_by_twins(tracks, boots, told)
     killed = _told_kills(tracks, kills)
     told = {**killed, **told}
     for track in tracks:
-        _date_stamps(track, boots, told, span, noted_boots.get(track.host or ""))
+        _date_stamps(track, boots, told, span, noted_boots.get(track.host or ""), names.get(track.evidence_id, track.evidence_id))
         _vote(track, boots, told)
         track.seams = seams_of(track.spots)
     _drop_contradicted(tracks, boots)
@@ -78,9 +94,10 @@ def kernel_times(
     by_wall: dict[int, Placed] = {}
     for track in tracks:
         guessed = _take_zone(track, noted_zones, zones, job_zones)
+        ends_so = guessed and span is not None and _ends_at(track, ends, span[1])
         for spot, zone in zip(track.spots, track.zones(), strict=True):
             found = _by_wall(spot, zone)
-            if found is not None and not (guessed and _is_doubtful(found.at, span)):
+            if found is not None and not (guessed and _is_doubtful(found.at, span, ends_so=ends_so)):
                 by_wall[id(spot)] = found
     _date_boots_by_wall(tracks, by_wall, boots)
     _date_boots_by_twins(tracks, boots, _told(tracks, by_wall, boots))
@@ -94,7 +111,8 @@ def kernel_times(
     numbers = {(t.evidence_id, s.record): boots.find(s.boot) for t in tracks for s in t.spots if s.record is not None}
     hostless = {(t.evidence_id, s.record) for t in tracks for s in t.spots if t.host is None and s.record is not None}
     order = {(t.evidence_id, s.record): place for t in tracks for place, s in enumerate(t.spots) if s.record is not None}
-    return KernelTimes(placed, numbers, zones | noted_zones, order, frozenset(hostless))
+    ended = {key: began for key, began in _ended(tracks, boots, of_others).items() if key not in placed}
+    return KernelTimes(placed, numbers, zones | noted_zones, order, frozenset(hostless), ended)
 
 
 def _noted(case: Tables) -> tuple[dict[str, datetime], dict[str, float]]:
@@ -112,7 +130,97 @@ def _noted(case: Tables) -> tuple[dict[str, datetime], dict[str, float]]:
     )
 
 
-def _date_boots(tracks: Sequence[Track], boots: Boots, noted: Mapping[str, datetime]) -> None:
+def _names(case: Tables) -> dict[str, str]:
+    """evidence_id -> name of the file."""
+    rows = case.table("evidence").select("evidence_id", "path").drop_nulls().collect()
+    return {id_: PurePosixPath(path).name for id_, path in rows.iter_rows()}
+
+
+@dataclass(frozen=True)
+class _End:
+    """What a kernel log covers by its clocks."""
+
+    host: str | None
+    uptimes: tuple[float, float] | None  # of a log without any other clock
+    at: datetime | None
+    local: str | None
+
+
+def _ends(case: Tables) -> dict[str, list[_End]]:
+    """evidence_id -> what it covers of each host."""
+    found: dict[str, list[_End]] = defaultdict(list)
+    columns = ("evidence_id", "host", "last_at", "last_at_local", "first_uptime_s", "last_uptime_s")
+    for id_, host, at, local, first, last in case.table("host_logs").select(columns).collect().iter_rows():
+        uptimes = (first, last) if at is None and local is None and first is not None and last is not None else None
+        found[id_].append(_End(host, uptimes, sane(at), local))
+    return found
+
+
+def _whose_note(
+    tracks: Sequence[Track], boots: Boots, noted: Mapping[str, datetime], names: Mapping[str, str], ends: Mapping[str, Sequence[_End]],
+    span: Instants | None,
+) -> dict[str, datetime | None]:  # fmt: skip
+    """Files to which what was noted of their host's boot does not apply -> until when they were written, None where that is not told.
+
+    Of two boots the one of a file that rotation has renamed is the older; else what was noted is of the file that goes on, with it, to the end of
+    the job, where just one does. A file that would end long after the job is of no boot that was noted with it.
+    """
+    found: dict[str, datetime | None] = {}
+    rings = {(id_, end.host): end.uptimes for id_, of_file in ends.items() for end in of_file if end.uptimes is not None}
+    by_file: dict[str, set[int]] = defaultdict(set)
+    for track in tracks:
+        by_file[track.evidence_id] |= {boots.find(spot.boot) for spot in track.spots}
+    for track in tracks:
+        began = noted.get(track.host or "")
+        own = rings.get((track.evidence_id, track.host))
+        if began is None or own is None:
+            continue
+        if span is not None and (end := after(began, own[1])) is not None and end > span[1] + LONG_AFTER:
+            found[track.evidence_id] = None
+        last = boots.find(track.spots[-1].boot)
+        ups = [spot.uptime_s for spot in track.spots if spot.record and spot.uptime_s is not None and boots.find(spot.boot) == last]
+        for (id_, host), (first, latest) in rings.items():
+            others = by_file[id_]
+            is_other = host == track.host and id_ != track.evidence_id and len(others) < 2 and last not in others
+            if not is_other or not any(first + SAME_BOOT_S < up < latest - SAME_BOOT_S for up in ups):
+                continue
+            mine, theirs = (_ROTATED.search(names.get(name, name)) is not None for name in (track.evidence_id, id_))
+            if mine != theirs:
+                if mine:
+                    found[track.evidence_id] = began
+            elif span is None or not own[1] >= (span[1] - began).total_seconds() > latest:
+                found.setdefault(track.evidence_id, None)
+    return found
+
+
+def _ended(tracks: Sequence[Track], boots: Boots, of_others: Mapping[str, datetime | None]) -> dict[Key, datetime | None]:
+    """Records of boots that another one followed, in their file or by what was noted -> when that one began."""
+    found: dict[Key, datetime | None] = {}
+    for track in tracks:
+        later, began = None, of_others.get(track.evidence_id)
+        is_old = began is not None
+        for spot in reversed(track.spots):
+            boot = boots.find(spot.boot)
+            if later is not None and boot != later:
+                start = boots.instant(later, 0.0)
+                began, is_old = (start.at if start is not None else began), True
+            later = boot
+            if is_old and spot.record is not None:
+                found[track.evidence_id, spot.record] = began
+    return found
+
+
+def _ends_at(track: Track, ends: Mapping[str, Sequence[_End]], moment: datetime) -> bool:
+    """Whether a file ends about then, by the zone that it was just given."""
+    last, zone = track.spots[-1].local, track.votes.get(len(track.spots) - 1)
+    if last is None or zone is None:
+        return False
+    told = [filled(end.local, last) for end in ends.get(track.evidence_id, ()) if end.local and end.host in (track.host, None)]
+    local = max([last, *(local for local in told if local is not None)])
+    return abs(local.replace(tzinfo=UTC) - timedelta(seconds=zone) - moment) <= SAME_END
+
+
+def _date_boots(tracks: Sequence[Track], boots: Boots, noted: Mapping[str, datetime], of_others: frozenset[str]) -> None:
     """Pairs from lines with an instant and a time since boot; for a last boot without one what was noted of the host, else the latest boot that
     an epoch in a message allows: what it tells of happened before the line was written."""
     late: dict[int, list[datetime]] = defaultdict(list)
@@ -124,7 +232,8 @@ def _date_boots(tracks: Sequence[Track], boots: Boots, noted: Mapping[str, datet
     lasts = [(track, boots.find(track.spots[-1].boot)) for track in tracks]
     early = {boot for track, last in lasts for spot in track.spots if (boot := boots.find(spot.boot)) != last}
     for track, last in lasts:
-        if track.host is not None and track.host in noted and last not in early and last not in boots.pairs:
+        is_open = last not in early and last not in boots.pairs and track.evidence_id not in of_others
+        if track.host is not None and track.host in noted and is_open:
             boots.pairs[last] = [(0.0, noted[track.host])]
             boots.noted.add(last)
     for boot, moments in late.items():
@@ -225,12 +334,15 @@ def _known(track: Track, boots: Boots, told: Twins) -> Iterator[tuple[int, datet
             yield place, at, SLACK_S
 
 
-def _date_stamps(track: Track, boots: Boots, told: Twins, span: Instants | None, booted: datetime | None) -> None:
+def _date_stamps(track: Track, boots: Boots, told: Twins, span: Instants | None, booted: datetime | None, name: str) -> None:
     """Gives the stamps their years (and days)."""
     texts = [spot.text for spot in track.spots]
     near = {place: at.replace(tzinfo=None) for place, at, _ in _known(track, boots, told)}
     near |= {place: spot.at.replace(tzinfo=None) for place, spot in enumerate(track.spots) if spot.at is not None}
-    found = chained(texts, near)
+    if not near and (dated := _DATED.search(name)) and (last := _last(texts)) is not None:
+        with suppress(ValueError):  # a number that is no day
+            near = {last: datetime(int(dated[1]), int(dated[2]), int(dated[3]))}
+    found = chained(texts, near, in_order=True)
     if all(local is None for local in found):
         found = _nearest(texts, span or ((booted, booted) if booted is not None else None))
     for spot, local in zip(track.spots, found, strict=True):
@@ -238,22 +350,28 @@ def _date_stamps(track: Track, boots: Boots, told: Twins, span: Instants | None,
 
 
 def _nearest(texts: Sequence[str | None], span: Instants | None) -> list[datetime | None]:
-    """Of all years for the last stamp the one that brings the file nearest to a span; of equally near ones the later."""
-    last = next((place for place in range(len(texts) - 1, -1, -1) if texts[place] is not None), None)
+    """Of all years for the last stamp the one that brings the file nearest to a span; of equally near ones the one whose end lies nearest to
+    its end: a log is collected soon after a job."""
+    last = _last(texts)
     if span is None or last is None:
         return [None] * len(texts)
     first_at, last_at = (at.replace(tzinfo=None) for at in span)
-    best: tuple[timedelta, list[datetime | None]] | None = None
+    best: tuple[tuple[timedelta, timedelta], list[datetime | None]] | None = None
     for years in range(1, -YEARS_BACK, -1):
         seed = filled(texts[last] or "", last_at + timedelta(days=365.25 * years))
-        found = chained(texts, {last: seed}) if seed is not None else []
+        found = chained(texts, {last: seed}, in_order=True) if seed is not None else []
         moments = [local for local in found if local is not None]
         if not moments:
             continue
-        gap = max(min(moments) - last_at, first_at - max(moments), timedelta(0))
+        apart = max(min(moments) - last_at, first_at - max(moments))
+        gap = apart if apart > timedelta(days=1) else timedelta(0), abs(max(moments) - last_at)
         if best is None or gap < best[0]:
             best = gap, found
     return best[1] if best is not None else [None] * len(texts)
+
+
+def _last(texts: Sequence[str | None]) -> int | None:
+    return next((place for place in range(len(texts) - 1, -1, -1) if texts[place] is not None), None)
 
 
 def _vote(track: Track, boots: Boots, told: Twins) -> None:
@@ -285,10 +403,11 @@ def _take_zone(track: Track, noted: Mapping[str, float], told: Mapping[str, floa
     return False
 
 
-def _is_doubtful(at: datetime, span: Instants | None) -> bool:
-    """Whether a record lies outside the time of the job, but in another zone would lie inside."""
+def _is_doubtful(at: datetime, span: Instants | None, *, ends_so: bool) -> bool:
+    """Whether a record lies outside the time of the job, but in another zone would lie inside; or inside, where the file does not end as the job
+    does."""
     if span is None or span[0] - AROUND <= at <= span[1] + AROUND:
-        return span is None
+        return span is None or not ends_so
     return span[0] - MAX_ZONE <= at <= span[1] + MAX_ZONE
 
 

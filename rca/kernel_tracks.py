@@ -149,7 +149,8 @@ def _read(case: Tables) -> list[Track]:
     for id_, host, record, at, text, uptime, boot, kind in anchors.collect().iter_rows():
         own, epoch = (None, sane(at)) if kind == "epoch" else (sane(at), None)
         spot = Spot(_place(record), None, own, text, uptime, boot, None, kind, epoch)
-        of_file = [key for key in spots if key[0] == id_] if host is None and kind == "boot" else []  # a separator between entries
+        is_of_file = kind == "month" or (host is None and kind == "boot")  # the months of a file; a separator between entries
+        of_file = [key for key in spots if key[0] == id_] if is_of_file else []
         for key in of_file or [(id_, host)]:
             spots[key].append(replace(spot))
     return [

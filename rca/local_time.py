@@ -12,6 +12,7 @@ __all__ = ["QUARTER_S", "chained", "filled", "whole_zone"]
 QUARTER_S: Final = 900  # zones are multiples of this
 MAX_ZONE_S: Final = 14 * 3600
 HALF_YEAR: Final = timedelta(days=183)
+OUT_OF_ORDER: Final = timedelta(days=60)  # lines of a file in the order of time do not lie back by more: by so much only a year has ended
 LEAP_DAY: Final = "02-29"
 NO_YEAR: Final = re.compile(r"\d\d-\d\dT")
 NO_DAY: Final = re.compile(r"\d\d:\d\d")
@@ -40,24 +41,33 @@ def filled(text: str, near: datetime) -> datetime | None:
     return min(found, key=lambda t: (t - near > HALF_YEAR, abs(t - near)), default=None)
 
 
-def chained(texts: Sequence[str | None], near: Mapping[int, datetime]) -> list[datetime | None]:
+def chained(texts: Sequence[str | None], near: Mapping[int, datetime], *, in_order: bool = False) -> list[datetime | None]:
     """The stamps of one file in the order of time, each as `filled` near the one before it (else the one after it).
 
     `near` gives for some places what is known of their time; a stamp with its year needs nothing. So a year ends between 31 December and
-    1 January of one file. All None where nothing tells a year (or a day).
+    1 January of one file; where the file is known to be `in_order`, also where months fall (Nov, Jul). All None where nothing tells a year (or
+    a day).
     """
     found: list[datetime | None] = [None] * len(texts)
     for place, text in enumerate(texts):
         if text is not None and (place in near or FULL.match(text)):
             found[place] = filled(text, near.get(place, datetime.min))
-    for order in (range(len(texts)), range(len(texts) - 1, -1, -1)):
+    for order, step in ((range(len(texts)), 1), (range(len(texts) - 1, -1, -1), -1)):
         last = None
         for place in order:
             text = texts[place]
             if found[place] is None and last is not None and text is not None:
-                found[place] = filled(text, last)
+                found[place] = _beyond(text, last, step) if in_order else filled(text, last)
             last = found[place] or last
     return found
+
+
+def _beyond(text: str, last: datetime, step: int) -> datetime | None:
+    """A stamp near another one and behind it (step 1) or before it (-1) in the order of time."""
+    nearest = filled(text, last)
+    if nearest is None or (last - nearest) * step <= OUT_OF_ORDER:
+        return nearest
+    return filled(text, nearest.replace(day=1) + timedelta(days=366 * step)) or nearest
 
 
 def whole_zone(apart_s: float, slack_s: float) -> float | None:

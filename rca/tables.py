@@ -467,7 +467,7 @@ _ALL: Final = (
             "kind",
             TEXT,
             "epoch: the line holds seconds since 1970 beside its stamp; pair: wall clock and time since boot in one line; boot: a kernel starts; "
-            "set: the wall clock was set",
+            "set: the wall clock was set; month: the first line seen of another month, or the last line, where stamps lack the year",
         ),
         Column("told_at", INSTANT, "the instant that the line tells; null where it tells none"),
         Column("told_at_local", TEXT, "its stamp without zone, as in kernel_events"),

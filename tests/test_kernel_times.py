@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from _kernel_case import kernel_case
 
+from rca.analyses._kernel_undated import past
 from rca.case import MemoryCase
 from rca.clocks import clocks
 from rca.local_time import chained, filled
@@ -289,6 +290,103 @@ def test_the_zone_of_the_jobs_logs_is_taken_where_it_cannot_mislead(tmp_path: Pa
     old, near, during = placed(case)["a.log"]
     assert close([old, during], [told[2], told[0]])
     assert near is None
+
+
+def quiet(at: datetime, zone: timedelta = timedelta()) -> str:
+    """A line that tells nothing but that the log was written then."""
+    return f"{short(at + zone)} host-a kernel: eth0: link is up\n"
+
+
+UTC_LOGS: dict[str, Any] = {
+    "ranks": [{"evidence_id": "map", "rank": 0, "host": "host-a"}],
+    "log_events": [
+        {"evidence_id": "rank-0", "rank": 0, "logged_at_local": f"{START + timedelta(seconds=s):%Y-%m-%dT%H:%M:%S}", "signature": "x"}
+        for s in (0, 59)
+    ],
+    "dumps": [{**JOB, "first_at": START, "last_at": START + timedelta(minutes=1)}],
+}
+
+
+def test_a_zone_that_only_the_jobs_logs_tell_is_not_believed_of_a_log_that_ends_at_another_time(tmp_path: Path) -> None:
+    """Containers have UTC, the host may not: a record an hour before the job prints a time within it, and the file goes on for an hour."""
+    at = START + timedelta(seconds=20)
+    for number, (end_s, expected) in enumerate(((180, at.replace(microsecond=0)), (3780, None), (7200, None), (-3600, None))):
+        printed = f"{short(at)} host-a kernel: {xid(1)}\n" if end_s > 0 else f"{short(at - timedelta(hours=3))} host-a kernel: {xid(1)}\n"
+        text = quiet(at - timedelta(hours=4)) + printed + quiet(START + timedelta(seconds=end_s))
+        assert placed(kernel_case(tmp_path, {f"{number}.log": text}, **UTC_LOGS))[f"{number}.log"] == [expected], end_s
+
+
+def test_years_are_counted_back_from_the_end_of_a_log_of_many_months(tmp_path: Path) -> None:
+    """Records of the same day and hour as the job, one year or two before it; lines of other months between tell so."""
+    at = START + timedelta(seconds=20)
+    for months, years in (([7], 1), ([5, 9, 11], 1), ([10], 1), ([7, 10, 12, 3, 5, 8, 11], 2), ([], 0)):
+        between = "".join(quiet(datetime(2025, month, 3, tzinfo=UTC)) for month in months)
+        filler = "".join(quiet(datetime(2025, month, 4, tzinfo=UTC)) * 2000 for month in months)
+        for number, rest in enumerate((between, filler)):
+            name = f"{len(months)}-{months[:1]}-{number}.log"
+            text = f"{short(at)} host-a kernel: {xid(1)}\n{rest}" + quiet(START + timedelta(minutes=2))
+            (found,) = placed(kernel_case(tmp_path, {name: text}, hosts=noted(BOOT, timedelta()), dumps=UTC_LOGS["dumps"]))[name]
+            assert found is not None, name
+            assert found.year == 2026 - years, (name, found)
+
+
+def test_a_file_that_rotation_has_dated_is_of_that_year(tmp_path: Path) -> None:
+    at = START + timedelta(seconds=20)
+    for name, year in (("messages-20250308", 2025), ("messages-20260308.gz", 2026), ("messages-20269999", 2026)):
+        text = f"{short(at)} host-a kernel: {xid(1)}\n" + quiet(at + timedelta(days=1))
+        (found,) = placed(kernel_case(tmp_path, {name: text}, hosts=noted(BOOT, timedelta()), dumps=UTC_LOGS["dumps"]))[name]
+        assert found is not None
+        assert found.year == year, name
+
+
+def test_what_was_noted_of_a_boot_is_of_one_of_two_boots(tmp_path: Path) -> None:
+    """A log that covers the time of a record and does not hold it is of another boot; a renamed one is the older."""
+    boot, record, up = START - timedelta(seconds=5000), xid(1), 5020.0
+
+    def ring(*ups: float, told: bool) -> str:
+        lines = [(u, "eth0: link is up") for u in ups] + ([(up, record)] if told else [])
+        return "".join(f"[{u:12.6f}] {body}\n" for u, body in sorted(lines))
+
+    def of(files: dict[str, str]) -> Any:
+        for old in tmp_path.iterdir():
+            old.unlink()
+        case = kernel_case(tmp_path, files, dict.fromkeys(files, "host-a"), hosts=noted(boot, None), dumps=UTC_LOGS["dumps"])
+        kernel = case.derive(clocks).kernel
+        return {file: placed(case).get(file, ["none"])[0] for file in files}, {file: at for (file, _), at in kernel.ended.items()}
+
+    at, wide, short_one = boot + timedelta(seconds=up), (900.0, 6000.0), (1.0, 5030.0)
+    assert of({"dmesg": ring(*wide, told=False), "dmesg.0": ring(*wide, told=True)}) == (
+        {"dmesg": "none", "dmesg.0": None},
+        {"dmesg.0": boot},
+    )
+    assert of({"dmesg": ring(*wide, told=True), "dmesg.0": ring(*wide, told=False)}) == ({"dmesg": at, "dmesg.0": "none"}, {})
+    assert of({"a": ring(*wide, told=True), "b": ring(*wide, told=False)}) == ({"a": None, "b": "none"}, {}), "which one is not told"
+    assert of({"a": ring(*wide, told=True), "b": ring(*short_one, told=False)}) == ({"a": at, "b": "none"}, {}), (
+        "one lasts to the job's end"
+    )
+    assert of({"a": ring(*wide, told=True), "b": ring(1.0, 4000.0, told=False)}) == ({"a": at, "b": "none"}, {}), "an earlier look"
+    assert of({"a": ring(*wide, told=True), "b": ring(*wide, told=True)}) == ({"a": at, "b": at}, {}), "the same one twice"
+    assert of({"a": ring(900.0, 9e6, told=True)}) == ({"a": None}, {}), "it would end months after the job"
+    two = (
+        "[    0.000000] Linux version 5.15.0\n" + ring(*wide, told=True) + "[    0.000000] Linux version 5.15.0\n" + ring(*wide, told=False)
+    )
+    assert of({"a": two}) == ({"a": None}, {"a": boot}), "the boot before the noted one had ended when that began"
+
+
+def test_undated_records_that_cannot_be_of_the_job_are_told(tmp_path: Path) -> None:
+    span = START, START + timedelta(minutes=20)
+    told = {
+        "weeks.log": f"[  100.000000] {xid(1)}\n[ 2000000.000000] eth0: link is up\n",
+        "hours.log": f"[  100.000000] {xid(1)}\n[ 20000.000000] eth0: link is up\n",
+        "days.log": f"Dec 20 10:00:00 kernel: {xid(1)}\nDec 24 10:00:00 kernel: eth0: link is up\n",
+        "year.log": f"Dec 20 10:00:00 kernel: eth0: link is up\nJan  3 10:00:00 kernel: {xid(1)}\n",
+    }
+    case = kernel_case(tmp_path, told, dict.fromkeys(told, "host-a"))
+    assert sorted(file for file, _ in past(case, span)) == ["days.log", "weeks.log"]
+    two = f"[    0.000000] Linux version 5\n[ 50.000000] {xid(1)}\n[    0.000000] Linux version 5\n[ 4000.000000] eth0: link is up\n"
+    for began, gone in ((span[0] - timedelta(hours=1), ["two.log"]), (span[0] + timedelta(minutes=9), [])):
+        case = kernel_case(tmp_path, {"two.log": two}, {"two.log": "host-a"}, hosts=noted(began, None))
+        assert [file for file, _ in past(case, span)] == gone, "a host that rebooted in the job may have been its fault"
 
 
 def test_a_kill_that_the_launcher_saw_dates_the_kernels_log(tmp_path: Path) -> None:

@@ -1,41 +1,58 @@
 """Kernel records without an instant, counted back from the end of their host's log: all that is left where nothing else tells when the job ran.
 
 dmesg prints seconds since boot, syslog a local time without zone or year. Without a boot time or zone neither is an instant, but both say how long
-before the last line of its own log a record was. Logs that were collected together end at about the same time.
+before the last line of its own log a record was. Logs that were collected together end at about the same time. So a record is of another time
+than the job (`past`) where its boot ended before the job, or where its log goes on for longer than the job and some days.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import polars as pl
 
+from rca.clocks import clocks
 from rca.types import Tables
 
-__all__ = ["before_the_end"]
+__all__ = ["before_the_end", "past"]
+
+COLLECTED: Final = timedelta(days=3)  # so long after a job, over a weekend, its logs are still collected
+HALF_YEAR: Final = timedelta(days=183)
+YEAR: Final = timedelta(days=366)  # that of the leading `_YEARLESS`
+CLOCKS_DIFFER: Final = timedelta(minutes=1)  # those of host and trainer
 
 _YEARLESS: Final = "2000-"  # a leap year
 _DAYLESS: Final = "2000-01-01T"
 
 
 def before_the_end(case: Tables) -> dict[tuple[str, str], float]:
-    """(evidence_id, record) -> seconds, 0 or less, from the last line of that log; only of logs of one host and boot."""
+    """(evidence_id, record) -> seconds, 0 or less, from the last line of that log; only of logs of one host, and of their last boot."""
+    ended = case.derive(clocks).kernel.ended
     ends: dict[str, list[tuple[float | None, str | None]]] = defaultdict(list)
     for id_, uptime_s, local in case.table("host_logs").select("evidence_id", "last_uptime_s", "last_at_local").collect().iter_rows():
         ends[id_].append((uptime_s, local))
     rows = case.table("kernel_events").filter(pl.col("logged_at").is_null())
     found = {}
     for id_, record, uptime_s, local in rows.select("evidence_id", "record", "uptime_s", "logged_at_local").collect().iter_rows():
-        if len(ends[id_]) != 1:
+        if len(ends[id_]) != 1 or (id_, record) in ended:
             continue
         last_uptime_s, last_local = ends[id_][0]
         if uptime_s is not None and last_uptime_s is not None:
             found[id_, record] = min(0.0, uptime_s - last_uptime_s)
-        elif local and last_local and (one := _naive(local)) and (two := _naive(last_local)):
-            found[id_, record] = min(0.0, (one - two).total_seconds())
+        elif local and last_local and (one := _naive(local)) and (two := _naive(last_local)) and two - one < HALF_YEAR:
+            one -= YEAR if one - two > HALF_YEAR else timedelta(0)  # of last year: the log goes on over New Year
+            found[id_, record] = min(0.0, (one - two).total_seconds())  # further apart, a year may have ended in between
     return found
+
+
+def past(case: Tables, span: tuple[datetime, datetime] | None) -> frozenset[tuple[str, str]]:
+    """(evidence_id, record) of records without an instant that are older than the job, whose first and last instant are `span`."""
+    ended = case.derive(clocks).kernel.ended
+    most_s = (COLLECTED + (span[1] - span[0] if span is not None else timedelta(0))).total_seconds()
+    of_old_boots = (key for key, began in ended.items() if began is not None and span is not None and began < span[0] - CLOCKS_DIFFER)
+    return frozenset([*of_old_boots, *(key for key, seconds in before_the_end(case).items() if seconds < -most_s)])
 
 
 def _naive(stamp: str) -> datetime | None:
