@@ -6,23 +6,27 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from collectors._kernel_clock import NO_STAMP, Stamp
+from collectors._kernel_clock import NO_STAMP, Stamp, gap_s
 from collectors._kernel_prefix import Line, peel
 
 __all__ = ["Cover"]
 
 EDGE_LINES: Final = 5  # looked at on either side of a block: its time runs from edge to edge
 EDGE_BYTES: Final = 8192
+YEAR_S: Final = 366 * 86_400.0
+OUT_OF_ORDER_S: Final = 60 * 86_400.0  # lines in the order of time do not lie back by more: by so much only a year has ended
+_SHORT: Final = (5, -1)  # where "T" stands in a printed clock without a year, or without a date
 
 
 @dataclass(slots=True)
 class _Span:
-    """The stamps of one host: earliest and latest of each clock."""
+    """The stamps of one host: earliest and latest of each clock, of printed ones without a year in the order of the file."""
 
     boot_id: str | None = None
     at: list[datetime] = field(default_factory=list)
     local: list[str] = field(default_factory=list)
     uptime_s: list[float] = field(default_factory=list)
+    covered_s: float = 0.0  # from the first to the last of `local`, where it lacks the year
     last: Stamp = NO_STAMP  # the one seen last: of a clock of whole seconds many lines share it
 
     def see(self, stamp: Stamp) -> None:
@@ -33,9 +37,25 @@ class _Span:
         if stamp.at is not None:
             self.at = _widened(self.at, stamp.at)
         if stamp.local is not None:
-            self.local = _widened(self.local, stamp.local)
+            self._see_local(stamp.local)
         if stamp.uptime_s is not None:
             self.uptime_s = _widened(self.uptime_s, stamp.uptime_s)
+
+    def _see_local(self, local: str) -> None:
+        """A printed clock. Without a year 31 December is the greater text: what comes next in the file counts as later, by the shorter way round."""
+        last = self.local[1] if self.local else local
+        place = local.find("T")
+        if place not in _SHORT or last.find("T") != place:
+            self.local = _widened(self.local, local)
+            return
+        gap = gap_s(Stamp(local=last), Stamp(local=local)) or 0.0
+        gap += YEAR_S if gap < -OUT_OF_ORDER_S else 0.0
+        if not self.local:
+            self.local = [local, local]
+        elif gap >= 0:
+            self.local[1], self.covered_s = local, self.covered_s + gap
+        elif -gap > self.covered_s:
+            self.local[0], self.covered_s = local, -gap
 
 
 def _widened(span: list[Any], value: Any) -> list[Any]:

@@ -26,6 +26,7 @@ from collectors._kernel_rules import other_event
 from collectors._kernel_slots import Slots
 from collectors._kernel_twins import Twins
 from collectors._lines import blocks, garbage, is_text
+from rca.host_names import host_in_name
 from rca.tables import TABLES
 from rca.types import Skip, Source
 
@@ -44,12 +45,7 @@ MAX_ROWS: Final = 20_000  # held in memory before they are given out; a burst ov
 MAX_TAGGED: Final = 200  # lines of a block that hold the kernel's tag somewhere: the first nearly always is one
 MAX_INNER: Final = 8  # places within a tool's line at which the kernel's may begin
 NEAR_LINES: Final = 4  # within which a message of several lines is told to its end
-_ENDINGS: Final = re.compile(r"(?:\.(?:log|txt|out|json|gz|zst|xz|\d{1,8}))+$")
-_WORD: Final = r"(?:dmesg|kern(?:el)?|kmsg|journal(?:ctl)?|syslog|messages)"
-_NAMED: Final = re.compile(rf"(?P<before>.{{1,80}}?)[._\-]{_WORD}|{_WORD}[._\-](?P<after>.{{1,80}})")
 _TAGGED: Final = re.compile(rb"[^\n]{1,400} kernel: [^\n]{0,400}")
-_HOST: Final = re.compile(r"(?=.{0,80}\d)[A-Za-z][A-Za-z0-9\-]{0,62}(?:\.[A-Za-z0-9][A-Za-z0-9\-]{0,62}){0,8}")
-_NO_HOST: Final = re.compile(r"(?:rank|job|round|attempt|step|run|slurm|part|boot|task|xid|log)[\-_]?\d*|.*-(?:old|prev|last|all)", re.I)
 
 
 def claims(name: str, head: bytes) -> bool:
@@ -67,7 +63,7 @@ def claims(name: str, head: bytes) -> bool:
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of `kernel_events` and, for a kernel log, of `host_logs` and `clock_anchors`. Lines that tell no event give nothing."""
     events, logs = TABLES["kernel_events"], TABLES["host_logs"]
-    host = _host_in_name(source.path)
+    host = host_in_name(source.path.rsplit("/", 1)[-1], kind="kernel")
     reader, cover, anchors = _Reader(host), Cover(host), Anchors(host)
     kind, entries = _kind_of_log(source.head), entries_of(source.head)
     num_lines = 0
@@ -113,13 +109,6 @@ def _kind_of_log(head: bytes) -> Literal["kernel", "host", ""]:
 def _has_kernel_line(block: bytes) -> bool:
     """Whether a line of a syslog has the kernel's tag; a program may well write the word."""
     return any(peel(found[0].decode("utf-8", "replace")).is_kernel for found in islice(_TAGGED.finditer(block), MAX_TAGGED))
-
-
-def _host_in_name(path: str) -> str | None:
-    """The host that a file's name plainly states beside a word for a kernel log: HOST.dmesg.log, kernel-HOST.log."""
-    named = _NAMED.fullmatch(_ENDINGS.sub("", path.rsplit("/", 1)[-1]))
-    host = (named["before"] or named["after"]) if named else ""
-    return host_name(host) if _HOST.fullmatch(host) and not _NO_HOST.fullmatch(host) else None
 
 
 class _Reader:

@@ -32,6 +32,7 @@ FIRST_AT, LAST_AT = (
     datetime(2000, 1, 1, tzinfo=UTC),
     datetime(2200, 1, 1, tzinfo=UTC),
 )  # an instant outside is of a clock that was never set, or torn
+MID_YEAR: Final = "07"
 SANE_STAMP: Final = r"^(?:2[01]\d\d-\d\d-|\d\d-|\d\d:)"  # the same of a stamp without zone, which may lack its year
 ALL_WAIT: Final = "(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier"  # a broadcast may be over for its source at once
 
@@ -176,16 +177,17 @@ class Clocks:
         found: dict[str, _Naive] = {}
         for table, moment in (("log_events", "logged_at"), ("progress", "ended_at"), ("kernel_events", "logged_at")):
             local, is_kernel, has_host = pl.col(f"{moment}_local"), table == "kernel_events", table != "progress"
+            halves = (local < MID_YEAR, local >= MID_YEAR)  # without a year the ends of a time over New Year are no first and last text
             rows = self.case.table(table).filter(local.str.contains(SANE_STAMP)).group_by("evidence_id")
             told = rows.agg(
-                local.min().alias("first"),
-                local.max().alias("last"),
+                *(local.filter(half).min().alias(f"first {n}") for n, half in enumerate(halves)),
+                *(local.filter(half).max().alias(f"last {n}") for n, half in enumerate(halves)),
                 pl.lit(None).alias("rank") if is_kernel else pl.col("rank").drop_nulls().unique(),
                 pl.col("host").drop_nulls().unique() if has_host else pl.lit(None).alias("host"),
             )
-            for id_, first, last, ranks, hosts in told.collect().iter_rows():
+            for id_, *ends, ranks, hosts in told.collect().iter_rows():
                 naive = found.setdefault(id_, _Naive(is_kernel))
-                naive.stamps.extend((first, last))
+                naive.stamps.extend(text for text in ends if text is not None)
                 naive.ranks.update(ranks or ())
                 naive.hosts.update(hosts or ())
         return found

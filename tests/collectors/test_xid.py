@@ -367,11 +367,26 @@ def test_hosts_of_one_file_are_listed_one_by_one(tmp_path: Path) -> None:
     }
 
 
+def test_what_a_log_without_years_covers_goes_by_the_order_of_its_lines(tmp_path: Path) -> None:
+    spans = {
+        ("Dec 30 20:50:01", "Dec 31 12:00:00", "Jan  1 00:03:10", "Jan  2 01:00:00"): ("12-30T20:50:01", "01-02T01:00:00"),
+        ("Dec 31 23:59:59", "Jan  1 00:00:01", "Dec 31 23:59:58", "Jan  1 00:00:00"): ("12-31T23:59:58", "01-01T00:00:01"),
+        ("Jan 10 10:00:00", "Apr 10 10:00:00", "Aug 10 10:00:00", "Aug 10 09:59:00"): ("01-10T10:00:00", "08-10T10:00:00"),
+        ("Jun  1 12:00:01", "Jun  1 12:00:00", "Jun  1 11:00:00"): ("06-01T11:00:00", "06-01T12:00:01"),
+        ("2025-12-31T23:00:00", "2026-01-01T01:00:00"): ("2025-12-31T23:00:00", "2026-01-01T01:00:00"),
+    }
+    for stamps, span in spans.items():
+        text = "".join(f"{stamp} node-7 kernel: eth0: link becomes ready\n" for stamp in stamps)
+        tables, _ = rows_of(xid, source_of(tmp_path, text.encode()))
+        assert [(r["first_at_local"], r["last_at_local"]) for r in tables["host_logs"]] == [span], stamps
+
+
 @pytest.mark.parametrize(
     ("name", "host"),
     [
         ("gpu-n18.dmesg.log", "gpu-n18"),
         ("kernel-host12.log", "host12"),
+        ("journalctl-k-gpu-a01.txt", "gpu-a01"),
         ("run/HOST-A7.example.org.kern.log.1", "host-a7"),
         ("kern.log-20260302", None),
         ("dmesg-after-crash.txt", None),
