@@ -28,7 +28,7 @@ from rca.analyses._faults import Fault, Story
 from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line
 from rca.analyses._kernel_edges import Link, chain_of, follow
 from rca.analyses._kernel_last import GAP_S, last_chain, longest_wait_s, waited_s
-from rca.analyses._kernel_undated import before_the_end
+from rca.analyses._kernel_undated import before_the_end, past
 from rca.catalogues import by_code
 from rca.kernel_record import merged
 from rca.types import Cite, Tables
@@ -172,9 +172,14 @@ def scene(case: Tables, told: Story) -> Scene:
     if victims and not roots:  # what they suffer from may stand in a log whose clock nothing places
         roots = [r for r in _last_undated(case, everything, wait_s) if r.role == "root" and r.cause in ("nvlink_fault", "gpu_fault")]
     before = {(r.host, r.gpu, r.code) for r in dated if span is not None and r.line.at is not None and r.line.at < span[0] - BEFORE}
+    older = past(case, span)
     return Scene(
         tuple(roots),
-        tuple(r for r in everything if (r.line.at is None or span is None) and r.role == "root"),  # asked for where nothing is live
+        tuple(
+            r
+            for r in everything
+            if (r.line.at is None or span is None) and r.role == "root" and not older & {(c.evidence_id, c.record) for c in r.cites}
+        ),  # asked for where nothing is live
         tuple(node_wide),
         tuple(victims),
         sum(r.role == "root" for r in dated) - sum(r.role == "root" for r in live),
