@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from _kernel_case import kernel_case
 
-from rca.analyses._kernel_undated import past
+from rca.analyses._kernel_undated import before_the_end, past
 from rca.case import MemoryCase
 from rca.clocks import clocks
 from rca.local_time import chained, filled
@@ -383,6 +383,12 @@ def test_undated_records_that_cannot_be_of_the_job_are_told(tmp_path: Path) -> N
     }
     case = kernel_case(tmp_path, told, dict.fromkeys(told, "host-a"))
     assert sorted(file for file, _ in past(case, span)) == ["days.log", "weeks.log"]
+    ends = {"turn.log": f"Dec 31 12:00:00 kernel: {xid(1)}\nJan  1 00:03:10 kernel: {xid(2)}\n", "day.log": f"12:00:00 kernel: {xid(1)}\n"}
+    counted = before_the_end(kernel_case(tmp_path, ends, dict.fromkeys(ends, "host-a")))
+    assert {key: seconds for key, seconds in counted.items() if key[0] == "turn.log"} == {
+        ("turn.log", "L1"): -(12 * 3600 + 190.0),
+        ("turn.log", "L2"): 0.0,
+    }
     two = f"[    0.000000] Linux version 5\n[ 50.000000] {xid(1)}\n[    0.000000] Linux version 5\n[ 4000.000000] eth0: link is up\n"
     for began, gone in ((span[0] - timedelta(hours=1), ["two.log"]), (span[0] + timedelta(minutes=9), [])):
         case = kernel_case(tmp_path, {"two.log": two}, {"two.log": "host-a"}, hosts=noted(began, None))
