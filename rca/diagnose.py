@@ -116,12 +116,19 @@ def _verdict(
     is_proven = cause in PROVABLE and bool(hosts) and set(hosts) == _proven_hosts(findings)
     return Verdict(
         cause=cause, layer=about.layer, attribution=about.attribution, probability=p_cause,
-        summary=_proven(cause, ranks, hosts, roster) if is_proven else _summary(cause, ranks, findings, roster), ranks=ranks, hosts=hosts,
-        gpus=tuple(roster.gpus[rank] for rank in ranks if rank in roster.gpus), ranks_probability=p_ranks if ranks else 0.0,
+        summary=_proven(cause, ranks, hosts, roster) if is_proven else _summary(cause, ranks, findings, roster, hosts), ranks=ranks, hosts=hosts,
+        gpus=_gpus(ranks, telling, roster), ranks_probability=p_ranks if ranks else 0.0,
         failed_at=_failed_at(telling, ranks, roster), step=_first_number(telling, "step"), data=_data(telling), last_collective=awaited,
         ordered_by=_ordered_by(awaited, telling, ranks),
         concurrent=_has_second_fault(ranks, findings), proven=is_proven, hypotheses=hypotheses,
     )  # fmt: skip
+
+
+def _gpus(ranks: Suspects, telling: Sequence[Finding], roster: Roster) -> tuple[str, ...]:
+    """Those of the ranks; the one that the record names where it was seen to use another one than maps give."""
+    if telling and telling[0].numbers.get("is_other_gpu") and telling[0].ranks == ranks:
+        return (str(telling[0].numbers["gpu"]),)
+    return tuple(roster.gpus[rank] for rank in ranks if rank in roster.gpus)
 
 
 def _machine(layer: str, telling: Sequence[Finding]) -> tuple[str, ...]:
@@ -199,7 +206,7 @@ def _proven(cause: str, ranks: Suspects, hosts: Sequence[str], roster: Roster) -
     return f"{who}; proven by replay"
 
 
-def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: Roster) -> str:
+def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: Roster, machine: Sequence[str] = ()) -> str:
     if ranks:
         shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         hosts = roster.hosts_of(ranks)
@@ -210,6 +217,8 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
         return "no fault in what was looked at: the job was moving"
     if CAUSES[cause].attribution == "planned":
         return f"{cause.replace('_', ' ')}: {CAUSES[cause].means}; nothing failed"
+    if cause != "unknown" and machine:
+        return f"{cause.replace('_', ' ')} on {', '.join(machine)}: {CAUSES[cause].means}; which of its ranks it hit is not told"
     if cause != "unknown":
         return f"{cause.replace('_', ' ')}: {CAUSES[cause].means}; no single rank is to blame as far as this evidence shows"
     ties = [f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees")]

@@ -81,7 +81,8 @@ def roster(case: Tables) -> Roster:
         table: frozenset(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()) for table in COVERED
     }
     named_logs = case.table("host_logs").select(pl.col("host").unique()).collect()["host"]
-    logged = frozenset(hosts.values()) if named_logs.null_count() else frozenset(named_logs.to_list())  # whose one is, nothing may tell
+    names = frozenset(named_logs.fill_null("a host that its log does not name").to_list())
+    logged = frozenset(hosts.values()) or names if named_logs.null_count() else names  # whose one is, nothing may tell
     moments = dict(last.sort("rank").iter_rows())
     return Roster(_world_size(case, ranks), hosts, _gpus(ranks), pids, moments, with_rows, logged, "job-0", 0, _spellings(ranks), disputed)
 
@@ -109,7 +110,7 @@ def _where(case: Tables, ranks: pl.DataFrame) -> dict[int, set[str]]:
     return found
 
 
-_FORMS: tuple[str, ...] = (r"^(?:GPU|MIG)-", r"[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.", r"^\d+$")  # of a GPU's name, the most telling first
+_FORMS: tuple[str, ...] = (r"^(?:GPU|MIG)-", r"[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.|$)", r"^\d+$")  # of a GPU's name, the most telling first
 
 
 def _gpus(ranks: pl.DataFrame) -> dict[int, str]:

@@ -12,6 +12,7 @@ from _house import FOLDERS, ROOT, memory_case, read_folder, truth
 
 from rca.belonging import foreign_logs
 from rca.case import MemoryCase
+from rca.judge import judge
 from rca.questions import ask
 from rca.tables import TABLES
 from rca.types import Finding, Outcome
@@ -574,6 +575,116 @@ class TestFatalXid:
         job = self.covered().add("ranks", "map", rank=4, host="host-c", gpu="00000000:3B:00.0")
         assert job.kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00").only("fatal_xid").ranks == (4,)
 
+    def addressed(self) -> Job:
+        """The same, and a map gives the address of every rank's GPU."""
+        job = self.covered()
+        for rank in range(8):
+            job.add("ranks", "slots", rank=rank, host=HOSTS[rank // 2], gpu=f"0000:{('3b', '86')[rank % 2]}:00")
+        return job
+
+    def test_gpus_and_processes_of_others_accuse_nobody(self) -> None:
+        """A GPU that no rank uses, and a program that is no rank, where the job's own are known."""
+        mine, other = "0000:3b:00", "0000:99:00"
+        for sign, values in (
+            ("lost_beside_record", {"code": 79, "gpu": other}),
+            ("lost_beside_record", {"code": 79, "gpu": other, "pid": 777, "process": "python"}),
+            ("bystander_record", {"code": 94, "gpu": other, "pid": 777, "process": "python"}),
+            ("bystander_record", {"code": 48, "gpu": other}),
+            ("bystander_record", {"code": 13, "gpu": mine, "pid": 777, "process": "Xorg"}),
+            ("bystander_record", {"code": 31, "gpu": mine, "pid": 777, "process": "dcgmproftester"}),
+            ("bystander_record", {"code": 94, "gpu": mine, "pid": 777, "process": "dcgmproftester"}),
+        ):
+            job = self.addressed().kernel("host-c", "xid", 15, **values)
+            found = job.only("fatal_xid")
+            assert (found.sign, found.ranks, found.hosts) == (sign, (), ()), values
+            assert "no rank of the job uses" in found.says
+            assert job.kernel("host-b", "xid", 16, code=79, gpu=mine).only("fatal_xid").ranks == (2,), values
+
+    def test_a_gpu_of_the_job_counts_whoever_the_line_names(self) -> None:
+        mine = "0000:3b:00"
+        for sign, values in (
+            ("gpu_record", {"code": 79, "pid": 777, "process": "Xorg"}),  # the device is gone, for everybody
+            ("application_record", {"code": 31, "pid": 777, "process": "python"}),  # an id from outside a container may be the rank's
+            ("application_record", {"code": 31, "pid": 104, "process": "a.out"}),
+        ):
+            found = self.addressed().kernel("host-c", "xid", 15, gpu=mine, **values).only("fatal_xid")
+            assert (found.sign, found.ranks, found.hosts) == (sign, (4,), ("host-c",)), values
+
+    def test_a_lost_gpu_beside_the_job_that_broke_its_links_counts(self) -> None:
+        job = (
+            self.addressed().kernel("host-c", "xid", 15, code=79, gpu="0000:99:00").kernel("host-c", "xid", 15.5, code=74, gpu="0000:3b:00")
+        )
+        found = job.only("fatal_xid")
+        assert (found.sign, found.hosts, found.numbers["gpu"]) == ("gpu_record", ("host-c",), "0000:99:00")
+
+    def test_without_all_addresses_a_gpu_may_be_any_ranks(self) -> None:
+        job = self.covered().add("ranks", "slots", rank=4, host="host-c", gpu="0000:3b:00")
+        found = job.kernel("host-c", "xid", 15, code=79, gpu="0000:99:00").only("fatal_xid")
+        assert (found.sign, found.hosts, found.numbers["candidates"]) == ("gpu_record", ("host-c",), [4, 5])
+
+    def test_where_process_and_address_differ_the_device_is_of_the_address_and_the_program_of_its_process(self) -> None:
+        for code, rank, gpu in ((79, 5, "0000:86:00"), (48, 5, "0000:86:00"), (31, 4, "0000:86:00")):
+            job = self.addressed().kernel("host-c", "xid", 15, code=code, gpu="0000:86:00", pid=104, process="python")
+            found = job.only("fatal_xid")
+            assert (found.ranks, found.numbers["gpu"]) == ((rank,), gpu), code
+            assert "its process 104 is of rank 4, and its GPU that of rank 5" in found.says
+            verdict = judge(job.case()).verdict
+            assert (verdict.ranks, verdict.gpus) == ((rank,), (gpu,)), code
+
+    def test_bus_errors_are_of_the_device_that_the_line_names(self) -> None:
+        fatal, other = "severity=Uncorrected (Fatal), type=Transaction Layer", "severity=Uncorrected (Non-Fatal), type=Transaction Layer"
+        for sign, rank, severity, message in (
+            ("weak_storage_record", (), "uncorrected", f"nvme 0000:05:00.0: PCIe Bus Error: {other}"),
+            ("storage_record", (), "fatal", f"nvme 0000:05:00.0: PCIe Bus Error: {fatal}"),
+            ("weak_network_record", (), "uncorrected", f"mlx5_core 0000:06:00.1: AER: PCIe Bus Error: {other}"),
+            ("network_record", (), "fatal", f"mlx5_core 0000:06:00.1: AER: PCIe Bus Error: {fatal}"),
+            ("weak_gpu_bus_record", (), "uncorrected", f"nvidia 0000:3b:00.0: PCIe Bus Error: {other}"),
+            ("pcie_record", (4,), "fatal", f"nvidia 0000:3b:00.0: PCIe Bus Error: {fatal}"),
+            ("weak_bus_record", (), "uncorrected", f"pcieport 0000:10:01.0: PCIe Bus Error: {other}"),
+            ("pcie_record", (5,), "fatal", "pcieport 0000:10:01.0: AER: Uncorrected (Fatal) error message received from 0000:86:00.0"),
+            ("pcie_record", (), "uncorrected", "pcieport 0000:10:01.0: DPC: containment event, status:0x1f01 source:0x0000"),
+            ("bystander_record", (), "uncorrected", f"nvidia 0000:99:00.0: PCIe Bus Error: {other}"),
+        ):
+            job = self.addressed().add(
+                "kernel_events",
+                "dmesg-host-c",
+                host="host-c",
+                kind="aer",
+                logged_at=at(15),
+                severity=severity,
+                message=message,
+                num_folded=1,
+            )
+            if sign == "bystander_record":  # the driver spoke of that GPU before: it is one
+                job.kernel("host-c", "xid", -8000, code=63, gpu="0000:99:00")
+            found = job.only("fatal_xid")
+            assert (found.sign, found.ranks) == (sign, rank), message
+            if sign.startswith("weak"):
+                assert judge(job.case()).verdict.cause == "unknown", message
+
+    def test_one_short_stall_of_a_processor_is_only_a_sign(self) -> None:
+        stuck = "watchdog: BUG: soft lockup - CPU#12 stuck for {}s! [kworker/12:1:400]"
+        for sign, message, times in (
+            ("short_stall_record", stuck.format(23), 1),
+            ("host_record", stuck.format(23), 6),
+            ("host_record", stuck.format(134), 1),
+            ("host_record", "NMI watchdog: Watchdog detected hard LOCKUP on cpu 12", 1),
+        ):
+            job = self.addressed().add(
+                "kernel_events", "dmesg-host-c", host="host-c", kind="lockup", logged_at=at(15), message=message, num_folded=times
+            )
+            verdict = judge(job.case()).verdict
+            assert (job.only("fatal_xid").sign, verdict.cause) == (sign, "host_fault" if sign == "host_record" else "unknown"), message
+
+    def test_a_process_id_ties_a_nameless_log_only_to_a_host_without_one(self) -> None:
+        """Ids repeat from container to container: what a host's own log does not tell is not of that host."""
+        values = {"code": 79, "gpu": "0000:86:00", "pid": 103}
+        assert self.covered().kernel(None, "xid", 15, **values).ask("fatal_xid").status == "clear"
+        both = self.covered().kernel(None, "xid", 15, **values).kernel("host-b", "xid", 15, **values)
+        assert both.only("fatal_xid").ranks == (3,)
+        alone = Job().kernel(None, "xid", 15, **values).add("host_logs", "dmesg-None", num_lines=5)
+        assert alone.only("fatal_xid").ranks == (3,)
+
     def test_else_the_rank_of_the_host_that_failed_by_its_log(self) -> None:
         job = self.covered().log(5, "cuda_unknown_error", 15.5).kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00")
         assert job.only("fatal_xid").ranks == (5,)
@@ -599,13 +710,17 @@ class TestFatalXid:
     def test_a_record_after_the_stop_is_of_the_stop(self) -> None:
         job = announced()
         job.add("host_logs", "dmesg-host-a", host="host-a", num_lines=9)
-        assert job.kernel("host-a", "xid", 500, code=79, gpu="0000:3b:00").ask("fatal_xid").findings == ()
+        found = job.kernel("host-a", "xid", 500, code=79, gpu="0000:3b:00").only("fatal_xid")
+        assert (found.sign, found.ranks, found.hosts) == ("not_counted_unread", (), ())
+        assert "was stopped by then" in found.says
 
     def test_seconds_since_boot_place_a_record(self) -> None:
         job = self.covered().add("hosts", "hosts", host="host-c", boot_at=at(-1000))
         assert job.kernel("host-c", "xid", None, uptime_s=1015.0, code=79, pid=104).only("fatal_xid").ranks == (4,)
         old = self.covered().add("hosts", "hosts", host="host-c", boot_at=at(-1000))
-        assert old.kernel("host-c", "xid", None, uptime_s=15.0, code=79, pid=104).ask("fatal_xid").findings == ()
+        outcome = old.kernel("host-c", "xid", None, uptime_s=15.0, code=79, pid=104).ask("fatal_xid")
+        assert (outcome.status, [f.sign for f in outcome.findings]) == ("clear", ["not_counted"])
+        assert "(before the job)" in outcome.why
 
     def test_a_root_without_a_time_is_only_mentioned(self) -> None:
         assert self.covered().kernel("host-c", "xid", None, code=79, pid=104).only("fatal_xid").sign == "doubtful_record"

@@ -29,6 +29,7 @@ READS = (
     "steps",
     "hosts",
     "kernel_events",
+    "host_logs",
     "clock_anchors",
     "groups",
 )

@@ -9,7 +9,9 @@
 4. One application fault on most GPUs of a host, or on many of the job, within seconds is the program, no GPU. The same one on a single GPU, in one
    process after the other, is that GPU.
 5. A fault of a link shows at both ends. The end that several others name, or that loses several links, is the one; else the ends are a tie.
-6. Records that only tell of another's fault (lost packets, accesses of a peer) accuse nobody where that other one left no record.
+6. A GPU or process that no rank of the job uses (`_kernel_users`) accuses nobody, unless records of the job's own GPUs follow from it. What is
+   only a sign (`_kernel_signs`) counts where nothing stronger is told.
+7. Records that only tell of another's fault (lost packets, accesses of a peer) accuse nobody where that other one left no record.
 """
 
 from __future__ import annotations
@@ -26,11 +28,15 @@ import polars as pl
 from rca.analyses._alive import last_steps
 from rca.analyses._faults import Fault, Story
 from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line
+from rca.analyses._kernel_aside import Aside, not_counted
 from rca.analyses._kernel_edges import Link, chain_of, follow
 from rca.analyses._kernel_last import GAP_S, last_chain, longest_wait_s, waited_s
+from rca.analyses._kernel_signs import bus_cause, bus_gpu, is_sign
 from rca.analyses._kernel_undated import before_the_end, past
+from rca.analyses._kernel_users import Users, hosts_by_process, users_of
 from rca.catalogues import by_code
 from rca.kernel_record import merged
+from rca.policies import sites_way_out
 from rca.types import Cite, Tables
 
 __all__ = ["Record", "Scene", "cites_of", "scene"]
@@ -45,6 +51,8 @@ REPEATED: Final = 3  # processes that one GPU failed, and no other GPU did: the 
 REPEATED_UNIT: Final = 2  # the same where it is one and the same multiprocessor
 NAMED_BY: Final = 2  # ends that name a GPU as the other end of their broken link: it is the one
 
+UNNAMED: Final = "?"  # begins what stands for the host of a log that names none
+CONTAINED: Final = 94  # Xid of a memory error that the driver confined to one process
 LOST: Final = 79  # Xid of a GPU that left the bus; the same is told without any number
 REPEATING: Final = frozenset({13, 31})  # faults of programs that a broken GPU repeats
 OF_A_LINK: Final = frozenset({74, 136})  # Xids that may name the link's other end
@@ -93,11 +101,24 @@ class Record:
     error_s: float = 0.0  # so much later than its stamp it may have been: most clocks print whole seconds
 
     before_end_s: float | None = None  # from the last line of its log, where that is all that places it
+    process: str | None = None  # name of the process in the line
+    stranger: str = ""  # "gpu", "process": it is of one that no rank of the job uses
+    is_sign: bool = False  # it alone is no fault
 
     @property
     def name(self) -> str:
         """As people say it."""
         return f"Xid {self.code}" if self.kind == "xid" else f"SXid {self.code}" if self.kind == "sxid" else self.kind.replace("_", " ")
+
+    @property
+    def where(self) -> str:
+        """Host and device as people say it."""
+        return self.host_words + (f" {'switch' if self.kind == 'sxid' else 'GPU'} {self.gpu}" if self.gpu else "")
+
+    @property
+    def host_words(self) -> str:
+        """The host, where its log names it."""
+        return "a host that its log does not name" if self.host.startswith(UNNAMED) else self.host
 
     @property
     def at_s(self) -> float:
@@ -135,6 +156,8 @@ class Scene:
     worn: frozenset[tuple[str, str | None]] = frozenset()  # devices with the same kind of record from before
     live: tuple[Record, ...] = ()
     links: Mapping[int, Link] = field(default_factory=dict)  # of `live`, by place
+    aside: tuple[Aside, ...] = ()  # of weight, and not counted
+    strangers: tuple[Record, ...] = ()  # would be roots, but are of a GPU or process that no rank of the job uses
 
     def followers(self, root: Record) -> list[tuple[Record, Link]]:
         """What follows from a root, in the order of time, each with the reason."""
@@ -166,7 +189,9 @@ def scene(case: Tables, told: Story) -> Scene:
     links = follow(live, told.logs.clocks)
     first = [r for n, r in enumerate(live) if n not in links and r.cause]
     repeated = _repeated([r for r in first if r.code in REPEATING and r.role == "application"], everything)
-    node_wide, rest = _node_wide(first, repeated)
+    strangers = [r for r in first if r.stranger and r not in repeated and not _reaches_job(r, live, links)]
+    foreign = {id(r) for r in strangers}
+    node_wide, rest = _node_wide([r for r in first if id(r) not in foreign], repeated)
     victims = [r for r in rest if r.role == "consequence"]
     roots = _one_end(_chain_heads([r for r in rest if r.role != "consequence"]), live)
     if victims and not roots:  # what they suffer from may stand in a log whose clock nothing places
@@ -178,7 +203,10 @@ def scene(case: Tables, told: Story) -> Scene:
         tuple(
             r
             for r in everything
-            if (r.line.at is None or span is None) and r.role == "root" and not older & {(c.evidence_id, c.record) for c in r.cites}
+            if (r.line.at is None or span is None)
+            and r.role == "root"
+            and not older & {(c.evidence_id, c.record) for c in r.cites}
+            and not r.stranger
         ),  # asked for where nothing is live
         tuple(node_wide),
         tuple(victims),
@@ -187,7 +215,42 @@ def scene(case: Tables, told: Story) -> Scene:
         frozenset((r.host, r.gpu) for r in roots if (r.host, r.gpu, r.code) in before),
         tuple(live),
         links,
+        not_counted(everything, [*live, *roots], _reasons(everything, live, span, in_time, told, steps)),
+        tuple(strangers),
     )
+
+
+def _reasons(
+    everything: Iterable[Record],
+    live: Iterable[Record],
+    span: tuple[datetime, datetime] | None,
+    in_time: Iterable[Record],
+    told: Story,
+    steps: Iterable[tuple[datetime, str | None]],
+) -> dict[tuple[str, str], str]:
+    """(evidence_id, record) -> why a record does not count, where its time or what the job did after it says so."""
+    inside = {(r.line.evidence_id, r.line.record) for r in in_time} - {(r.line.evidence_id, r.line.record) for r in live}
+    steps, found = list(steps), {}
+    for r in everything:
+        key = r.line.evidence_id, r.line.record
+        if key in inside:
+            found[key] = (
+                "the job made more steps after it" if _was_outlived(r, steps, told.logs) else "the job had failed or was stopped by then"
+            )
+        elif r.line.at is not None and span is None:
+            found[key] = "the logs go on for long after it, and when the job ran is not told"
+        elif r.line.at is not None and span is not None:
+            when = "before" if r.line.at < span[0] else "after"
+            found[key] = (
+                f"{when} the job" if told.logs.span is not None else f"long {when} the last records of GPUs; when the job ran is not told"
+            )
+    return found
+
+
+def _reaches_job(stranger: Record, live: Sequence[Record], links: Mapping[int, Link]) -> bool:
+    """Whether a fault of another's GPU broke one of the job's: a record that could be a root itself follows from it there."""
+    place = next(n for n, r in enumerate(live) if r is stranger)
+    return any(live[n].cause and live[n].gpu is not None and not live[n].stranger for n in chain_of(place, links))
 
 
 def _was_outlived(record: Record, steps: Iterable[tuple[datetime, str | None]], logs: JobLogs) -> bool:
@@ -240,45 +303,56 @@ def _last_undated(case: Tables, records: Iterable[Record], wait_s: float) -> lis
 
 def _records(case: Tables, logs: JobLogs) -> list[Record]:
     """Events that can mean a fault or follow one, of hosts of the job, in the order of their files."""
-    hosts = set(logs.hosts.values())
+    hosts = set(logs.hosts.values())  # empty: no map; then the hosts of the kernel logs are what is there
     rows = case.table("kernel_events").filter(~pl.col("kind").is_in(["oom", "segfault", "thermal", "other"])).collect().rows(named=True)
-    host_of_file = _hosts_by_process(rows, logs)
+    host_of_file, users = hosts_by_process(case, rows, logs), case.derive(users_of)
+    if not hosts:
+        host_of_file = {row["evidence_id"]: UNNAMED + row["evidence_id"] for row in rows if row["host"] is None}
+    slots = _gpus_of_hosts(rows, users)
     found = []
     for event in sorted(merged(rows, logs.clocks, host_of_file), key=lambda e: (e.row["evidence_id"], e.order)):
         row, host = event.row, event.row["host"]
         role, cause = _role(row)
-        if host not in hosts or role == "info":
+        if (hosts and host not in hosts) or role == "info":
             continue
         rank = None if row["kind"] == "xid" and row["code"] in ANYONES else logs.rank_of(row["pid"], host)
         line = replace(kernel_line(row, rank, logs), at=event.at)
-        found.append(
-            Record(
-                line, host, row["kind"], row["code"], row["gpu"], role, cause, row["unit"], row["severity"], row["link"], row["recovery"],
-                row["caused_by"], row.get("remote_effect"), event.cites, event.order, event.error_s,
-            )
+        gpu = bus_gpu(row, slots[host]) if row["kind"] == "aer" else row["gpu"]
+        record = Record(
+            line, host, row["kind"], row["code"], gpu, role, cause, row["unit"], row["severity"], row["link"], row["recovery"],
+            row["caused_by"], row.get("remote_effect"), event.cites, event.order, event.error_s, process=row["process"],
+            is_sign=is_sign(row),
         )  # fmt: skip
-    users: dict[tuple[str, str], set[int]] = defaultdict(set)
+        found.append(replace(record, stranger=_stranger(record, users)))
+    named: dict[tuple[str, str], set[int]] = defaultdict(set)
     for record in found:
-        if record.gpu is not None and record.line.rank is not None:
-            users[record.host, record.gpu].add(record.line.rank)
-    return [_with_user(record, users.get((record.host, record.gpu or ""), set())) for record in found]
+        if record.gpu is not None and record.line.rank is not None and not users.uses(record.host, record.gpu):
+            named[record.host, record.gpu].add(record.line.rank)
+    return [_with_user(record, named.get((record.host, record.gpu or ""), set())) for record in found]
+
+
+def _gpus_of_hosts(rows: Iterable[Mapping[str, Any]], users: Users) -> Mapping[str, set[str]]:
+    """host -> addresses of its GPUs, as maps and the driver give them."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for host, gpu in (*users.gpus, *((row["host"], row["gpu"]) for row in rows if row["kind"] in ("xid", "bus_loss") and row["gpu"])):
+        found[host].add(gpu)
+    return found
+
+
+def _stranger(record: Record, users: Users) -> str:
+    """Whether a record is of a GPU or, where only its process is hit, of a process that no rank of the job uses."""
+    of_device = record.kind in ("xid", "bus_loss", "aer")
+    if of_device and record.line.rank is None and users.is_strange_gpu(record.host, record.gpu):
+        return "gpu"
+    of_process = record.role == "application" or (record.kind == "xid" and record.code == CONTAINED)
+    return "process" if of_process and users.is_strange_process(record.host, record.line.pid, record.process, record.line.rank) else ""
 
 
 def _with_user(record: Record, users: set[int]) -> Record:
-    """A record with the rank that other records of the same GPU name by its process."""
-    if record.line.rank is not None or len(users) != 1:
+    """A record with the rank that other records of the same GPU name by its process, where no source gives its address."""
+    if record.line.rank is not None or len(users) != 1 or record.stranger:
         return record
     return replace(record, line=replace(record.line, rank=next(iter(users))))
-
-
-def _hosts_by_process(rows: Sequence[Mapping[str, Any]], logs: JobLogs) -> dict[str, str]:
-    """evidence_id -> host of a log that does not name its own, where it names a process of a rank."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        rank = logs.rank_of(row["pid"]) if row["host"] is None else None
-        if rank is not None and rank in logs.hosts:
-            found[row["evidence_id"]].add(logs.hosts[rank])
-    return {id_: next(iter(hosts)) for id_, hosts in found.items() if len(hosts) == 1}
 
 
 def _role(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -291,7 +365,8 @@ def _role(row: Mapping[str, Any]) -> tuple[str, str]:
         return ("consequence", "") if row["caused_by"] is not None else (role, cause)
     if kind in NEEDS_SEVERITY and severity not in ("uncorrected", "fatal"):
         return "info", ""
-    return CAUSE_OF_KIND.get(kind, ("info", ""))
+    role, cause = CAUSE_OF_KIND.get(kind, ("info", ""))
+    return (role, bus_cause(row)) if kind == "aer" else (role, cause)
 
 
 def _role_of_code(kind: str, code: int | None, severity: str | None) -> tuple[str, str]:
@@ -302,6 +377,8 @@ def _role_of_code(kind: str, code: int | None, severity: str | None) -> tuple[st
     if row is None:
         return "either", "unknown"  # a number that nobody has described is never simply ignored
     role, cause = row["role"], row["cause"]
+    if role in ("repair", "info") and sites_way_out(kind, code):
+        return "either", cause or "unknown"  # a site that takes the GPU out for it is told of it even where it stands alone
     if kind == "xid" and code in NVLINK5:
         if severity == "nonfatal" and role == "root":
             return "either", cause
@@ -387,6 +464,7 @@ def _chain_heads(records: Sequence[Record]) -> list[Record]:
     for record in records:
         by_device[record.host, record.gpu].append(record)
     heads = [head for chain in by_device.values() if (head := _head(chain)) is not None]
+    heads = [head for head in heads if not head.is_sign] or heads
     certain = [head for head in heads if head.role == "root"]
     return sorted(certain or _unexplained(heads), key=lambda r: (r.at_s, r.host, r.gpu or ""))
 
@@ -396,7 +474,8 @@ def _head(chain: Sequence[Record]) -> Record | None:
 
     An error of the device in the same chain beats an application's fault a moment earlier: bad memory makes programs fail first.
     """
-    return next((r for r in chain if r.role == "root"), None) or next((r for r in chain if r.role in ("either", "application")), None)
+    may_be = [r for r in chain if r.role in ("either", "application")]
+    return next((r for r in chain if r.role == "root"), None) or next((r for r in may_be if not r.is_sign), may_be[0] if may_be else None)
 
 
 def _unexplained(heads: Sequence[Record]) -> list[Record]:

@@ -8,54 +8,54 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
 from rca.analyses._alive import was_seen_after
 from rca.analyses._job_logs import JobLogs, Line, kernel_line
+from rca.analyses._kernel_users import TRAINS, hosts_by_process
 from rca.kernel_record import merged
 from rca.types import Tables
 
 __all__ = ["memory_kills"]
 
-# What the kernel calls a program that trains: the interpreter, torch's own names for its threads and workers, launchers, frameworks, and what
-# people call their scripts. The kernel cuts names to 15 characters, and writes `(resolved)` where it has none.
-_TRAINS: Final = re.compile(
-    r"(?i)\(?(?:python|pypy|pt_|torch|ray\b|ray::|train|worker|rank|deepspeed|megatron|nemo|accelerate|lightning|mpi|orted|dataload|jax|resolved"
-    r"|.*(?:train|worker|llm|gpt|llama))"
-)
-
 
 def memory_kills(case: Tables, logs: JobLogs) -> list[Line]:
     """The kernel's records of processes killed for memory, by file and place, each once however many files tell it; with the rank where one is
     tied to its process."""
-    rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("pid").is_not_null()).collect()
-    kills = sorted((kill.row for kill in merged(rows.rows(named=True), logs.clocks)), key=lambda row: (row["evidence_id"], row["record"]))
+    rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("pid").is_not_null()).collect().rows(named=True)
+    tied = hosts_by_process(case, rows, logs)
+    kills = sorted((kill.row for kill in merged(rows, logs.clocks)), key=lambda row: (row["evidence_id"], row["record"]))
     names = _names(case)
     told: dict[int, set[int]] = defaultdict(set)
     for line in logs.lines:
         if line.pid is not None and line.rank is not None and _tells_kill(line):
             told[line.pid].add(line.rank)
-    return [_tied(case, logs, row, names, told.get(row["pid"], set())) for row in kills]
+    return [_tied(case, logs, row, names, told.get(row["pid"], set()), tied) for row in kills]
 
 
 def _tied(
-    case: Tables, logs: JobLogs, row: Mapping[str, Any], names: Mapping[tuple[str | None, int], set[str]], told_of: Collection[int]
+    case: Tables,
+    logs: JobLogs,
+    row: Mapping[str, Any],
+    names: Mapping[tuple[str | None, int], set[str]],
+    told_of: Collection[int],
+    tied: Collection[str],
 ) -> Line:
-    """A record as a line, with its rank; `told_of`: ranks whose process of this id a log says was killed."""
+    """A record as a line, with its rank; `told_of`: ranks whose process of this id a log says was killed; `tied`: logs without a host's name
+    that a process ties to one."""
     pid, host = row["pid"], row["host"]
     told = sorted(rank for rank in told_of if host in (None, logs.hosts.get(rank)))
     rank = logs.rank_of(pid, host)
     if told:
         return kernel_line(row, rank if rank is not None else told[0], logs)
-    if rank is None:
+    if rank is None or (host is None and rank in logs.hosts and row["evidence_id"] not in tied):
         return kernel_line(row, None, logs)
     name = row["process"]
-    if name is not None and not _TRAINS.match(name) and name not in names.get((logs.hosts.get(rank), pid), ()):
+    if name is not None and not TRAINS.match(name) and name not in names.get((logs.hosts.get(rank), pid), ()):
         return kernel_line(row, None, logs)
     line = kernel_line(row, rank, logs)
     return kernel_line(row, None, logs) if was_seen_after(case, logs, line, rank) else line

@@ -5,12 +5,15 @@
    lost GPU makes switches complain; corrected errors and records from before the job accuse nobody.
 2. The rank is the one whose process the record names, or whose GPU has that address; else the one of the host that failed by its log or that
    others wait for. A sick host concerns all of its ranks; of a device or a mount that nothing ties to a rank, only the host is named. A
-   time-out of the GPU's firmware (119, 120) names whoever called it, and accuses nobody by that.
+   time-out of the GPU's firmware (119, 120) names whoever called it, and accuses nobody by that. Where process and address name different
+   ranks, a fault of the device is of the address and one of a program is of the process; both are said.
 3. Of roots on several hosts the earliest outside the clock error counts; of links, the one end that had such errors before; else nobody is
    accused and all are listed. Both ends of one link on one host name the host.
 4. The same application fault on many GPUs at once is the program; on one GPU in process after process it is the GPU.
 5. Records that only tell of another's fault (lost packets of a peer) accuse nobody; hosts whose log is missing are named as the gap they are.
-6. What our policy asks for goes with the root: the worst of its chain (a failed repair), and of what the driver's own verdict (154) demands.
+6. A GPU or process that is of no rank accuses nobody: it is noted, and a lost GPU beside the job's counts a little against the host. So do
+   mere signs: an error of the bus that lost nothing, a short stall of a processor.
+7. What our policy asks for goes with the root: the worst of its chain (a failed repair), and of what the driver's own verdict (154) demands.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -25,17 +29,19 @@ import polars as pl
 
 from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, step_at_end
+from rca.analyses._kernel_aside import Aside, aside_words, of_weight
 from rca.analyses._kernel_edges import Link
-from rca.analyses._kernel_roots import Record, Scene, cites_of, scene
+from rca.analyses._kernel_roots import LOST, UNNAMED, Record, Scene, cites_of, scene
+from rca.analyses._kernel_users import users_of
 from rca.analyses._waits import build_waits
 from rca.analyses._words import iso, ranks_text
-from rca.catalogues import by_code, rows
+from rca.catalogues import by_code, rows, site_rows
 from rca.errors import NotEnoughEvidence
-from rca.policies import opinions
+from rca.policies import opinions, sites_way_out, strictness
 from rca.types import Finding, Sign, Tables
 
 NEEDS = ("host_logs",)
-USES = (*READS, "group_status", "memberships")
+USES = (*(table for table in READS if table not in NEEDS), "group_status", "memberships")
 SIGNS = {
     "gpu_record": Sign("device", ("gpu_fault", "gpu_memory_fault", "nvlink_fault")),
     "gpu_memory_record": Sign("device", ("gpu_memory_fault", "gpu_fault")),
@@ -49,12 +55,22 @@ SIGNS = {
     "application_record": Sign("device", ("user_exception", "gpu_fault", "unknown")),
     "repeated_record": Sign("device", ("gpu_fault", "gpu_memory_fault", "user_exception", "unknown")),
     "pcie_record": Sign("device", ("gpu_fault", "host_fault", "network_fault", "unknown")),
+    "weak_gpu_bus_record": Sign("device", ("gpu_fault", "host_fault", "unknown")),
+    "weak_bus_record": Sign("device", ("host_fault", "gpu_fault", "network_fault", "storage_stall", "unknown")),
+    "weak_storage_record": Sign("device", ("storage_stall", "unknown")),
+    "weak_network_record": Sign("device", ("network_fault", "unknown")),
+    "short_stall_record": Sign("device", ("host_fault", "unknown")),
+    "lost_beside_record": Sign("device", ("host_fault", "unknown")),
+    "bystander_record": Sign("device", ("unknown",)),
     "hung_task_record": Sign("device", ("storage_stall", "host_fault", "unknown")),
     "node_wide_record": Sign("device", ("user_exception", "unknown")),
     "doubtful_record": Sign("device", ("unknown",)),
+    "not_counted": Sign("mention", (), is_note=True),
+    "not_counted_unread": Sign("mention", ()),
 }
 
 MAX_CITES = 6
+WORDS_CHARS: Final = 100  # of a line that are said
 MAX_COMPARED: Final = 32  # earliest roots that each other one is compared with
 MAX_FOLLOWING: Final = 4  # kinds of records that are said to follow
 ACCESS: Final = 137  # an access that arrived over a link: the fault is at its other end, or in the program there
@@ -70,6 +86,10 @@ _SIGN_OF_CAUSE: Mapping[str, str] = {
     "unknown": "doubtful_record",
 }
 _SIGN_OF_KIND: Mapping[str, str] = {"aer": "pcie_record", "hung_task": "hung_task_record"}  # they name no culprit of their own
+_BROKEN: Final = frozenset({"gpu_fault", "gpu_memory_fault"})
+_OF_PROGRAMS: Final = frozenset({"application_record"})  # a program did it, wherever it ran
+_WEAK_SIGN: Mapping[str, str] = {"storage_stall": "weak_storage_record", "network_fault": "weak_network_record"}
+_NO_FAULT: Final = frozenset({*_WEAK_SIGN.values(), "weak_gpu_bus_record", "weak_bus_record", "short_stall_record"})  # they name no rank
 _ON_DEVICE = frozenset(
     {"gpu_record", "gpu_memory_record", "nvlink_record", "nonfatal_link_record", "application_record", "repeated_record", "pcie_record"}
     | {"doubtful_record"}
@@ -81,17 +101,25 @@ _DEMANDS: Mapping[str, str] = {
     "reboot": "reboot_host",
 }  # verdicts of the driver
 _DEMANDING: Final = ("repairs", "verdict")  # edges at whose end a line says what is needed: a repair that a reset makes effective
-_PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.[0-7])?")
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding for the root; a second one only for what may have been, undated."""
     told = case.derive(story)
-    if not told.logs.hosts:
-        raise NotEnoughEvidence("no evidence says which hosts the ranks run on: a kernel log cannot be tied to them")
-    if not told.not_seen_to_end_well:
-        return ()  # whatever a kernel wrote, it kept no rank from finishing
     seen = scene(case, told)
+    if told.logs.everyone and not told.not_seen_to_end_well:  # whatever a kernel wrote, it kept no rank from finishing
+        return _mention(case, told, (*seen.aside, *((r, "every rank ended well") for r in seen.roots if of_weight(r))))
+    found = _found(case, told, seen)
+    if found:
+        return [_with_aside(found[0], seen), *found[1:]]
+    if seen.aside:
+        return _mention(case, told, seen.aside)
+    _check_covered(case, told)
+    return ()
+
+
+def _found(case: Tables, told: Story, seen: Scene) -> list[Finding]:
+    """What the records that count say."""
     if seen.roots:
         first = _first(seen, told)
         later = [root for root in seen.roots if root not in first]
@@ -102,9 +130,39 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if seen.victims:
         return [_peers(case, told, seen)]
     if seen.undated:
-        return [_finding(case, told, seen, seen.undated[:1], sign="doubtful_record")]
-    _check_covered(case, told)
-    return ()
+        heaviest = sorted(seen.undated, key=lambda r: (not of_weight(r), r.line.rank is None))
+        return [_finding(case, told, seen, heaviest[:1], sign="doubtful_record")]
+    if seen.strangers:
+        return [_bystander(case, told, seen)]
+    return []
+
+
+def _mention(case: Tables, told: Story, aside: Sequence[Aside]) -> list[Finding]:
+    """Records of weight that do not count, where no other does: a note, as "found nothing" would be wrong."""
+    if not aside:
+        return []
+    unread = _unread(case, told) if told.logs.hosts else []
+    says = f"seen in kernel logs and not counted: {aside_words(aside)}"
+    if not told.logs.hosts:
+        says += "; no map of ranks to hosts was given"
+    if unread:
+        says += f"; no kernel log of {', '.join(unread[:6])}{' and others' if len(unread) > 6 else ''} was read"
+    return [
+        Finding(
+            "fatal_xid", "not_counted_unread" if unread or not told.logs.hosts else "not_counted", says, scope="not counted",
+            numbers={"not_counted": len(aside), "needs_map": not told.logs.hosts}, cites=cites_of([record for record, _ in aside])[:MAX_CITES],
+        )
+    ]  # fmt: skip
+
+
+def _with_aside(finding: Finding, seen: Scene) -> Finding:
+    """A finding that tells too which other records of weight were seen and do not count."""
+    cited = {(cite.evidence_id, cite.record) for cite in finding.cites}
+    aside = [(r, why) for r, why in seen.aside if (r.line.evidence_id, r.line.record) not in cited]
+    if not aside:
+        return finding
+    says = f"{finding.says}; seen and not counted: {aside_words(aside)}"
+    return replace(finding, says=says, numbers={**finding.numbers, "not_counted": len(aside)})
 
 
 def _first(seen: Scene, told: Story) -> list[Record]:
@@ -137,12 +195,14 @@ def _finding(
     ranks = _ranks(case, told, root, sign) if alone and not by_end else ()
     ends = sorted({rank for of_end in by_end for rank in of_end}) if all(by_end) else []
     candidates = ends or sorted({rank for r in roots for rank in logs.ranks_on(r.host)})
-    says = f"the kernel of {root.host} reports {root.name}{_on(roots) if alone else _on(roots[:1])}{_when(root)}"
+    says = f"the kernel of {root.host_words} reports {_named(root)}{_on(roots) if alone else _on(roots[:1])}{_when(root)}"
     says += (
         f": {ranks_text(ranks)}"
         if ranks
         else f"; at which end of the link the fault lies is not told (ranks {', '.join(map(str, candidates))})"
         if ends
+        else "; which rank sits there is not told: no map of ranks to hosts was given"
+        if alone and not logs.hosts
         else f"; which of its ranks ({', '.join(map(str, candidates))}) it hit is not told"
         if alone
         else ""
@@ -151,6 +211,11 @@ def _finding(
         says += f"; {len({r.host for r in roots})} hosts report faults, and which was first the clocks do not tell"
     if root in seen.repeated:
         says += f"; it met {seen.repeated[root]} processes on this GPU one after the other and no other GPU so: that is the GPU, no program"
+    contradiction = _contradicts(case, root) and len(ranks) == 1
+    if contradiction:
+        by_address = case.derive(users_of).uses(root.host, root.gpu)
+        says += f"; its process {root.line.pid} is of rank {root.line.rank}, and its GPU that of {ranks_text(by_address)}: "
+        says += "a program's fault is of the process" if root.line.rank in ranks else "a device's fault is of the address"
     following = [link for r in roots for link in seen.followers(r)] if alone else []
     told_after = _following(following)
     if told_after:
@@ -165,12 +230,19 @@ def _finding(
         "candidates": [] if ranks else candidates,
         "ordered_by": ordered_by,
     }
+    if not logs.hosts:
+        numbers["needs_map"] = True
+    if sign != "doubtful_record" and any(of_weight(r) and r.cause in _BROKEN for r in roots):
+        numbers["is_broken"] = True  # by its own record: no replay has to show it
+    if contradiction:
+        numbers["is_other_gpu"] = root.line.rank in ranks  # than the one that maps give of this rank
     if alone and (policy := _policy(seen, root, following)):
-        numbers |= _ruled(root, policy)
+        numbers |= _ruled(*_sites_rule(root, policy, following))
     if told_after:
         numbers["followed_by"] = told_after
     return Finding(
-        "fatal_xid", sign, says, ranks=ranks, hosts=tuple(sorted({r.host for r in roots})), scope=f"{root.host} {root.gpu} {root.name}",
+        "fatal_xid", sign, says, ranks=ranks, hosts=tuple(sorted({r.host for r in roots if not r.host.startswith(UNNAMED)})),
+        scope=f"{root.host} {root.gpu} {root.name}",
         explains=tuple(sorted(logs.everyone - set(ranks))) if ranks else (), numbers=numbers,
         cites=cites_of(roots, _examples(following))[:MAX_CITES],
     )  # fmt: skip
@@ -179,6 +251,14 @@ def _finding(
 def _sign(seen: Scene, root: Record) -> str:
     if root in seen.repeated:
         return "repeated_record"
+    if root.is_sign:
+        return (
+            "short_stall_record"
+            if root.kind == "lockup"
+            else _WEAK_SIGN.get(root.cause) or ("weak_gpu_bus_record" if root.gpu else "weak_bus_record")
+        )
+    if root.kind == "aer" and root.cause != "gpu_fault":
+        return _SIGN_OF_CAUSE[root.cause]  # the line names a disk or a network adapter
     if root.cause == "nvlink_fault" and root.role == "either" and root.severity == "nonfatal":
         return "nonfatal_link_record"  # the link said itself that it goes on
     return _SIGN_OF_KIND.get(root.kind) or _SIGN_OF_CAUSE[root.cause]
@@ -190,14 +270,26 @@ def _on(roots: Sequence[Record]) -> str:
     return f" {what}{'s' if len(gpus) > 1 else ''} {', '.join(gpus)}" if gpus else ""
 
 
+def _named(record: Record) -> str:
+    """Its name; of a line that only the site's own rules know what the site calls it, and its words."""
+    for row in site_rows("kernel_lines"):
+        if (
+            row["kind"] == record.kind
+            and any(m in record.line.text for m in row["markers"].split("|"))
+            and re.match(row["pattern"], record.line.text)
+        ):
+            return f"{record.name}{' ' + row['what'] if row['what'] else ''} (this site's line: {record.line.text[:WORDS_CHARS]})"
+    return record.name
+
+
 def _when(root: Record) -> str:
     return f" at {root.line.at:%H:%M:%S} UTC" if root.line.at is not None else ", when is not told"
 
 
 def _following(links: Sequence[tuple[Record, Link]]) -> list[dict[str, Any]]:
-    """Kinds of records that follow, most told first: on how many GPUs and hosts, why, and who says so."""
+    """Kinds of records that follow, in the order of time: on how many GPUs and hosts, why, and who says so."""
     by_name: dict[str, list[tuple[Record, Link]]] = defaultdict(list)
-    for record, link in links:
+    for record, link in sorted(links, key=lambda told: (told[0].at_s, told[0].order, told[0].name)):
         by_name[record.name].append((record, link))
     found = []
     for name, told in by_name.items():
@@ -211,7 +303,7 @@ def _following(links: Sequence[tuple[Record, Link]]) -> list[dict[str, Any]]:
                 "source": edge.source if edge else "the line itself",
             }
         )
-    return sorted(found, key=lambda f: (-f["num_gpus"], f["name"]))
+    return found
 
 
 def _count(num_gpus: int, num_hosts: int) -> str:
@@ -238,6 +330,15 @@ def _policy(seen: Scene, root: Record, following: Sequence[tuple[Record, Link]])
     asked = [root.recovery, *(r.recovery for r, link in following if link.edge is not None and link.edge.kind in _DEMANDING)]
     demands = [_DEMANDS[word] for word in asked if word is not None and word in _DEMANDS]
     return demands[-1] if demands else worse[-1] if worse else policy
+
+
+def _sites_rule(root: Record, policy: str, following: Sequence[tuple[Record, Link]]) -> tuple[Record, str]:
+    """The record whose policy counts, and that: where the site asks for more at another record of this chain and device, it is that one."""
+    own = [
+        r for r, _ in following if (r.host, r.gpu) == (root.host, root.gpu) and r.policy_code is not None and sites_way_out(*r.policy_code)
+    ]
+    strictest = max(own, key=lambda r: strictness(r.policy), default=None)
+    return (strictest, strictest.policy) if strictest is not None and strictness(strictest.policy) > strictness(policy) else (root, policy)
 
 
 def _ruled(record: Record, policy: str) -> dict[str, Any]:
@@ -284,11 +385,15 @@ def _ranks(case: Tables, told: Story, record: Record, sign: str) -> tuple[int, .
     ranks; of a device or a mount nobody is named where nothing tells which rank uses it."""
     logs = told.logs
     on_host = logs.ranks_on(record.host)
+    if sign in _NO_FAULT:
+        return ()
+    if _contradicts(case, record) and sign not in _OF_PROGRAMS:
+        return case.derive(users_of).uses(record.host, record.gpu)
     if record.line.rank is not None:
         return (record.line.rank,)
     if sign == "host_record" or len(on_host) == 1:
         return on_host
-    if sign in _ON_DEVICE and (by_address := _by_address(case, record, on_host)):
+    if sign in _ON_DEVICE and (by_address := case.derive(users_of).uses(record.host, record.gpu)):
         return by_address
     failed = {rank for fault in told.first for rank in fault.ranks} & set(on_host)
     if len(failed) == 1:
@@ -298,21 +403,25 @@ def _ranks(case: Tables, told: Story, record: Record, sign: str) -> tuple[int, .
     return tuple(awaited) if len(awaited) == 1 else ()
 
 
-def _by_address(case: Tables, record: Record, on_host: Sequence[int]) -> tuple[int, ...]:
-    """Ranks of the host whose GPU some source gives by the address that the record names."""
-    rows = (
-        case.table("ranks")
-        .filter(pl.col("rank").is_in(list(on_host)) & pl.col("gpu").is_not_null())
-        .select("rank", "gpu")
-        .unique()
-        .collect()
-    )
-    named: dict[str, set[int]] = defaultdict(set)
-    for rank, gpu in rows.iter_rows():
-        found = _PCI.fullmatch(gpu.lower())
-        if found:
-            named[f"{int(found[1] or '0', 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}"].add(rank)
-    return tuple(sorted(named.get(record.gpu or "", ())))
+def _contradicts(case: Tables, record: Record) -> bool:
+    """Whether the process in a record is of one rank, and the address of its GPU of another."""
+    by_address = case.derive(users_of).uses(record.host, record.gpu) if record.kind in ("xid", "bus_loss") else ()
+    return bool(by_address) and record.line.rank is not None and record.line.rank not in by_address
+
+
+def _bystander(case: Tables, told: Story, seen: Scene) -> Finding:
+    """Records of GPUs and processes that no rank of the job uses, and nothing else: a note. A GPU that left the bus is a sign against its host."""
+    lost = [r for r in seen.strangers if r.stranger == "gpu" and (r.code == LOST or r.kind in ("bus_loss", "aer")) and not r.is_sign]
+    first = (lost or seen.strangers)[0]
+    whose = f"process {first.line.pid} ({first.process})" if first.stranger == "process" else "a GPU"
+    says = f"the kernel of {first.host} reports {first.name}{_on([first])}{_when(first)}, of {whose} that no rank of the job uses: no rank is accused"
+    if unread := _unread(case, told):
+        says += f"; no kernel log of {', '.join(unread[:6])}{' and others' if len(unread) > 6 else ''} was read"
+    return Finding(
+        "fatal_xid", "lost_beside_record" if lost else "bystander_record", says, scope=f"{first.host} {first.gpu} {first.name}",
+        numbers={"seen_at": iso(first.line.at), "xid": first.code, "gpu": first.gpu, "candidates": list(told.logs.ranks_on(first.host))},
+        cites=cites_of(lost or seen.strangers)[:MAX_CITES],
+    )  # fmt: skip
 
 
 def _unread(case: Tables, told: Story) -> list[str]:
@@ -323,6 +432,10 @@ def _unread(case: Tables, told: Story) -> list[str]:
 
 def _check_covered(case: Tables, told: Story) -> None:
     """Raise unless the kernel log of every host was read."""
+    if not told.logs.hosts:
+        raise NotEnoughEvidence(
+            "no fault in the kernel logs that were read, but nothing says which hosts the ranks run on: give a rank map"
+        )
     if unread := _unread(case, told):
         shown = ", ".join(unread[:6])
         raise NotEnoughEvidence(f"no fault in the kernel logs that were read, but {len(unread)} hosts of the job left none ({shown})")
