@@ -161,8 +161,10 @@ class TestProcessDeath:
 
     @pytest.mark.parametrize("process", ["firefox", "node_exporter", "java", "Xorg"])
     def test_a_name_that_no_trainer_has_is_no_rank_whatever_its_number(self, process: str) -> None:
-        found = Job().kernel("host-a", "oom", 19.9, pid=101, process=process).only("process_death")
-        assert (found.sign, found.ranks) == ("memory_killed_on_host", ())
+        job = Job().kernel("host-a", "oom", 19.9, pid=101, process=process)
+        found = job.only("process_death")
+        assert (found.sign, found.ranks, found.hosts) == ("other_killed_on_host", (), ())  # memory was short, and that is all
+        assert judge(job.case()).verdict.cause == "unknown"
 
     def test_a_name_that_the_driver_gives_the_same_process_is_its_own(self) -> None:
         job = (
@@ -684,6 +686,19 @@ class TestFatalXid:
         assert both.only("fatal_xid").ranks == (3,)
         alone = Job().kernel(None, "xid", 15, **values).add("host_logs", "dmesg-None", num_lines=5)
         assert alone.only("fatal_xid").ranks == (3,)
+
+    def test_a_record_after_the_time_outs_of_its_host_is_no_root_where_a_rank_had_raised_before_its_own(self) -> None:
+        """The traceback has no stamp; a kernel that notices late counts where nothing else came first."""
+        for raises, seconds, found in ((True, 700, False), (True, 300, True), (False, 700, True)):
+            job = self.addressed()
+            if raises:
+                job.log(0, "python_traceback", None, "bad sample", exception="ValueError")
+            for rank in range(8):
+                job.log(rank, "nccl_watchdog_timeout", 650, "ran for 600021 milliseconds before timing out")
+            job.kernel("host-c", "xid", seconds, code=79, gpu="0000:86:00")
+            signs = [f.sign for f in job.ask("fatal_xid").findings if f.ranks]
+            assert signs == (["gpu_record"] if found else []), (raises, seconds)
+            assert judge(job.case()).verdict.ranks == ((5,) if found else (0,)), (raises, seconds)
 
     def test_else_the_rank_of_the_host_that_failed_by_its_log(self) -> None:
         job = self.covered().log(5, "cuda_unknown_error", 15.5).kernel("host-c", "xid", 15, code=79, gpu="0000:3b:00")

@@ -26,7 +26,7 @@ from typing import Any, Final
 import polars as pl
 
 from rca.analyses._alive import last_steps
-from rca.analyses._faults import Fault, Story
+from rca.analyses._faults import TIMED_OUT, Fault, Story
 from rca.analyses._job_logs import JobLogs, Line, cite_line, kernel_line
 from rca.analyses._kernel_aside import Aside, not_counted
 from rca.analyses._kernel_edges import Link, chain_of, follow
@@ -390,7 +390,8 @@ def _role_of_code(kind: str, code: int | None, severity: str | None) -> tuple[st
 def _after_the_end(record: Record, told: Story, faults: Sequence[tuple[Fault, frozenset[str]]]) -> bool:
     """Whether a record is later than the stop of the job, or than the first faults in the logs of ranks on other hosts.
 
-    What a lost link does to other GPUs their programs may notice before the driver names the link: that ends nothing.
+    What a lost link does to other GPUs their programs may notice before the driver names the link: that ends nothing. A fault is
+    earlier than the time-outs that its rank wrote below it, and those of the record's own host tell whether the record came after them.
     """
     if told.stop.is_asked and told.stop.began is not None and told.logs.order(record.line, told.stop.began) == 1:
         return True
@@ -398,10 +399,41 @@ def _after_the_end(record: Record, told: Story, faults: Sequence[tuple[Fault, fr
     for fault, hosts in faults:
         if record.host in hosts or (record.cause == "nvlink_fault" and fault.kind in DEVICE_ERRORS):
             continue
-        if told.logs.order(record.line, fault.line) != 1:
+        below = _time_outs_below(fault.line, told.logs)
+        is_late = bool(below) and _is_after_time_outs(
+            record, told.logs
+        )  # the fault was there before the job was given up, the record was not
+        if not is_late and told.logs.order(record.line, _latest(fault.line, below)) != 1:
             return False
         is_later = True
     return is_later
+
+
+def _latest(line: Line, below: Sequence[Line]) -> Line:
+    """A line, where it has no stamp with the latest instant at which it can have been written: `below` are time-outs after it in its file."""
+    return replace(line, at=max(o.at for o in below if o.at is not None)) if below and line.at is None else line
+
+
+def _time_outs_below(line: Line, logs: JobLogs) -> list[Line]:
+    """Time-outs that the rank of a line wrote after it into its own log. They go to the same unbuffered stream as a traceback; what a program prints
+    may come late."""
+    if line.evidence_id not in logs.own_logs:
+        return []
+    return [
+        o
+        for o in logs.lines
+        if o.evidence_id == line.evidence_id and o.place > line.place and o.at is not None and o.signature in TIMED_OUT
+    ]
+
+
+def _is_after_time_outs(record: Record, logs: JobLogs) -> bool:
+    """Whether the ranks of the record's own host had given up the job by then, by the clock of that very host."""
+    own = [
+        o
+        for o in logs.lines
+        if o.signature in TIMED_OUT and o.at is not None and logs.hosts.get(o.rank if o.rank is not None else -1) == record.host
+    ]
+    return bool(own) and all(logs.order(record.line, o) == 1 for o in own)
 
 
 def _node_wide(records: Sequence[Record], repeated: Mapping[Record, int]) -> tuple[list[Record], list[Record]]:

@@ -4,7 +4,8 @@
 2. Leave out who was stopped: closed by its launcher, ended after the job was told to stop, aborted by a watchdog or its communication
    library, failed in a call with another rank (`_faults`). An exception of a rank's own is told by `first_exception`.
 3. The first death that is left accuses its rank; equally early ones accuse nobody. A memory kill on a host of the job whose process no
-   evidence ties to a rank accuses the one rank of the host that no other process is known of, else nobody.
+   evidence ties to a rank accuses the one rank of the host that no other process is known of, else nobody. Where the killed program is by its
+   name no trainer, loader or launcher, that memory was short is only noted.
 4. Where logs tell no death: one rank, or all of one host, whose log breaks off without a complaint and that left neither dump nor stack while
    the others have both and lost connections, is gone.
    Where its log is torn, empty or not there, whether it raised or was killed is not told: both are kept (`end_unread`).
@@ -13,6 +14,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -21,6 +23,7 @@ import polars as pl
 from rca.analyses._alive import was_seen_after
 from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, story
 from rca.analyses._job_logs import READS, TORN, JobLogs, Line, cite_line, step_at_end
+from rca.analyses._kernel_users import TRAINS
 from rca.analyses._memory_kills import memory_kills
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
@@ -36,12 +39,14 @@ SIGNS = {
     "loader_killed": Sign("death", ("host_out_of_memory", "process_killed", "unknown")),
     "host_lost": Sign("death", ("host_lost", "host_fault")),
     "memory_killed_on_host": Sign("death", ("host_out_of_memory",)),
+    "other_killed_on_host": Sign("death", ("host_out_of_memory", "unknown")),
     "rank_gone": Sign("silent", ("process_killed", "host_out_of_memory", "user_exception", "unknown")),
     "host_gone": Sign("death", ("host_lost", "process_killed", "unknown")),
     "end_unread": Sign("unread", ("user_exception",)),
 }
 
 AROUND = timedelta(minutes=10)  # before the first and after the last line of the job: memory kills there may still be of it
+LAUNCHES = re.compile(r"(?i)slurm|srun|elastic|launch|agent|prted|hydra|bash$|sh$")  # programs whose end ends ranks
 TRACED_SHARE = 0.6  # of the ranks must have left a dump or stack, or the capture is no roll-call
 MAX_CITES = 6
 _HOW = {
@@ -60,7 +65,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     deaths = [fault for fault in told.first if fault.kind in DEATHS]
     if deaths:
         return [_finding(case, told, deaths)]
-    on_host = _memory_kills(case, told)
+    on_host, others = _memory_kills(case, told)
     if on_host and not told.first:
         return [_on_host(told.logs, on_host)]
     gone = _gone(case, told)
@@ -68,6 +73,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
         return [_gone_finding(case, told, gone)]
     if unread := _unread(case, told):
         return [_unread_finding(case, told, unread)]
+    if others and not told.first:
+        return [_beside(told.logs, others)]
     _check_all_seen(told)
     return ()
 
@@ -94,15 +101,35 @@ def _finding(case: Tables, told: Story, deaths: Sequence[Fault]) -> Finding:
     )  # fmt: skip
 
 
-def _memory_kills(case: Tables, told: Story) -> list[Line]:
-    """Memory kills on hosts of the job, in its time, of processes that no evidence ties to a rank; not where all ranks of the host lived on."""
-    logs, found = told.logs, []
+def _memory_kills(case: Tables, told: Story) -> tuple[list[Line], list[Line]]:
+    """Memory kills on hosts of the job, in its time, of processes that no evidence ties to a rank: of what may be the job's by its name, and of
+    other programs. Not where all ranks of the host lived on."""
+    logs = told.logs
+    found: tuple[list[Line], list[Line]] = [], []
+    rows = case.table("kernel_events").filter(pl.col("kind") == "oom").select("evidence_id", "record", "process").collect()
+    names = {(evidence_id, record): name for evidence_id, record, name in rows.iter_rows()}
     for line in memory_kills(case, logs):
         ranks = logs.ranks_on(line.host)
         in_time = line.at is not None and logs.span is not None and logs.span[0] - AROUND <= line.at <= logs.span[1] + AROUND
         if ranks and line.rank is None and in_time and not all(was_seen_after(case, logs, line, rank) for rank in ranks):
-            found.append(line)
+            name = names.get((line.evidence_id, line.record))
+            found[name is not None and not TRAINS.match(name) and not LAUNCHES.match(name)].append(line)
     return found
+
+
+def _beside(logs: JobLogs, kills: Sequence[Line]) -> Finding:
+    """Programs that are no part of the job were killed: memory was short there, and nothing shows that the job lost a process by it."""
+    hosts = tuple(sorted({line.host for line in kills if line.host}))
+    says = f"memory was short on {', '.join(hosts)}: the kernel killed {'programs' if len(kills) > 1 else 'a program'} that by the name "
+    says += "is no trainer, loader or launcher; that the job lost a process no evidence says"
+    numbers = {
+        "killed_at": iso(kills[0].at),
+        "pids": sorted({line.pid for line in kills if line.pid is not None}),
+        "candidates": sorted({rank for host in hosts for rank in logs.ranks_on(host)}),
+    }
+    return Finding(
+        "process_death", "other_killed_on_host", says, scope=f"{hosts}", numbers=numbers, cites=tuple(map(cite_line, kills))[:MAX_CITES]
+    )
 
 
 def _on_host(logs: JobLogs, kills: Sequence[Line]) -> Finding:
