@@ -80,7 +80,7 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
     A step of the job is a step of every rank: none ends without all of them.
     """
     after = case.derive(_after)
-    if line.rank in after.ended_well:
+    if line.rank is not None and line.rank in after.ended_well:
         return True
     # What a program printed may reach the file at its exit, behind the traceback that ended it: place alone counts while it has not failed.
     if (line.at is not None or line.rank not in after.ended_badly) and _printed_on(after, line):

@@ -3,7 +3,7 @@
 1. Lines that only ever follow another fault (closed connections, time-outs, watchdogs, SIGTERM after a closing signal, aborts, launchers'
    reports of failed children) accuse nobody, however early they are. So does an exception that communication raised.
 2. What is left is a fault of the rank's own, of a kind. The kernel's record that it killed a rank's process for memory is one too. An
-   exception that the rank outlived (it made further steps) is none.
+   exception that the rank outlived (it made further steps) is none. One that a log tells without its rank is nobody's, and not nothing.
 3. A fault after the job was told to stop belongs to the stop: the process was still there to be closed, or the fault is later.
 4. The first is the one that is earlier than all others outside the error of the clocks; else the one of the highest class (kernel record,
    device, death, own exception, storage); else it is a tie. The same exception on nearly all ranks accuses nobody.
@@ -135,6 +135,7 @@ class Story:
     others: tuple[Fault, ...]  # later ones, and those after the stop
     victims: tuple[int, ...]  # ranks whose logs show consequences only
     outlived: tuple[Fault, ...] = ()  # exceptions after which their ranks went on
+    unplaced: tuple[Fault, ...] = ()  # exceptions that a log tells without their rank (`ranks` is empty): the first, or several as early
 
     @property
     def ordered_by(self) -> str | None:
@@ -210,13 +211,15 @@ def story(case: Tables) -> Story:
     logs = case.derive(job_logs)
     stop = stop_of(logs)
     own, outlived = _by_rank(case, logs)
+    unplaced, over = _without_rank(case, logs)
+    early = [fault for fault in unplaced if not _belongs_to_stop(fault, stop, logs)]
     faults = [*own, *_killed_for_memory(case, logs), *_lost_hosts(logs)]
     before = [fault for fault in faults if not _belongs_to_stop(fault, stop, logs)]
     merged = _one_per_rank(before, logs)
     first, everywhere = _first(merged, logs)
     shown = {rank for fault in first for rank in fault.ranks}
     others = tuple(fault for fault in faults if not set(fault.ranks) <= shown)
-    return Story(logs, stop, first, everywhere, others, tuple(sorted(logs.everyone - shown)), tuple(outlived))
+    return Story(logs, stop, first, everywhere, others, tuple(sorted(logs.everyone - shown)), (*outlived, *over), _first(early, logs)[0])
 
 
 def _by_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]]:
@@ -229,6 +232,20 @@ def _by_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]]:
             is_over = CLASS[kind] >= OUTLIVABLE and went_on(case, logs, line)
             (outlived if is_over else found)[kind, line.rank].append(line)
     return tuple([_fault(kind, (rank,), lines) for (kind, rank), lines in sorted(f.items())] for f in (found, outlived))  # type: ignore[return-value]
+
+
+def _without_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]]:
+    """Exceptions of lines that tell no rank, as in one file of all ranks without labels, and those that the job outlived: of each file and kind
+    one. How processes end is left to lines that say which."""
+    found: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    over: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    for line in logs.lines:
+        kind = kind_of(line) if line.rank is None and line.table == "log_events" else None
+        if kind is not None and kind not in DEATHS:
+            is_over = CLASS[kind] >= OUTLIVABLE and went_on(case, logs, line)
+            (over if is_over else found)[kind, line.evidence_id].append(line)
+    faults, outlived = ([_fault(kind, (), lines) for (kind, _), lines in sorted(f.items())] for f in (found, over))
+    return faults, outlived
 
 
 def _fault(kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:

@@ -166,6 +166,8 @@ def _unexplained(case: Tables, told: Story) -> tuple[int, ...]:
         return ()
     if told.first:
         return told.first[0].ranks if len(told.first) == 1 and told.first[0].kind in UNEXPLAINED else ()
+    if told.unplaced:
+        return ()  # an exception of a rank that the log does not name
     waits = case.derive(build_waits)
     views = case.derive(main_views)
     if movement(views, loop_of(case, views)).job_moves:

@@ -9,6 +9,8 @@
 5. A traceback that is torn before its last line says who raised, not what; and where other logs were not read to their end, not even who was
    first.
 6. An exception that its rank outlived (further steps, a good end) is mentioned and accuses nobody.
+7. An exception in a log that does not say whose it is (one file of all ranks, without labels) tells the cause, and nobody's rank; beside a fault
+   whose rank is known it is mentioned.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rca.analyses._faults import DEATHS, Fault, Story, story
-from rca.analyses._job_logs import READS, cite_line, step_at_end
+from rca.analyses._job_logs import READS, Line, cite_line, step_at_end
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -45,9 +47,11 @@ SIGNS = {
     ),
     "tie": Sign("tie", ("unknown",)),
     "outlived": Sign("mention", ()),
+    "unplaced": Sign("mention", ()),
 }
 
 MAX_CITES = 6
+MAX_FRAMES = 6  # shown of a traceback
 _WHAT = {
     "gpu_memory_error": "its GPU reported an uncorrectable memory error",
     "gpu_error": "its GPU failed a command",
@@ -73,7 +77,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
     own = [fault for fault in told.first if fault.kind not in DEATHS]
     mentioned = [_outlived(told)] if told.outlived else []
     if own:
-        return [_tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(case, told, own), *mentioned]
+        found = _tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(case, told, own)
+        return [found, *mentioned, *_beside(told)]
+    if told.unplaced and not told.first:
+        return [_unplaced(told), *mentioned]
+    mentioned += _beside(told)
     silent = sorted((told.logs.everyone - {line.rank for line in told.logs.lines}) | told.logs.torn)
     if silent and not told.first and not mentioned:
         raise NotEnoughEvidence(
@@ -92,10 +100,8 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
     ranks = everybody if len(faults) == 1 or (fault.kind == "bad_sample" and same_sample) else ()
     if fault.kind == "cut_off" and not logs.everyone - set(everybody) <= logs.read_to_the_end:
         ranks = ()  # it may only follow, and so it would have said
-    text = f"{fault.line.exception}: {fault.line.text}" if fault.line.exception else fault.line.text
-    quoted = f" ({text.strip()[:200]})" if text.strip() else ""
     where = f" on {', '.join(logs.hosts_of(everybody))}" if ranks and logs.hosts_of(everybody) else ""
-    says = f"{ranks_text(everybody)}{where}: {_WHAT[fault.kind]}{quoted}"
+    says = f"{ranks_text(everybody)}{where}: {_WHAT[fault.kind]}{_quoted(fault.line)}"
     if told.is_everywhere:
         says += "; nearly all ranks raised the same at once, so no rank is to blame"
     elif not ranks:
@@ -121,10 +127,50 @@ def _outlived(told: Story) -> Finding:
     """Exceptions that ended nothing, for a person to know of."""
     ranks = tuple(sorted({rank for fault in told.outlived for rank in fault.ranks}))
     line = told.outlived[0].line
-    text = f"{line.exception}: {line.text}" if line.exception else line.text
-    says = f"{ranks_text(ranks)} logged an exception and went on with further steps, so it ended nothing ({text.strip()[:200]})"
+    says = (
+        f"{ranks_text(ranks) if ranks else 'a rank'} logged an exception and went on with further steps, so it ended nothing{_quoted(line)}"
+    )
     cites = tuple(cite_line(line) for fault in told.outlived for line in fault.lines)[:MAX_CITES]
     return Finding("first_exception", "outlived", says, scope=f"outlived {ranks}", numbers={"logged_by": list(ranks)}, cites=cites)
+
+
+def _unplaced(told: Story) -> Finding:
+    """An exception that no line ties to a rank: what failed is told, who is not."""
+    logs, fault = told.logs, told.unplaced[0]
+    kinds = sorted({other.kind for other in told.unplaced})
+    line, lines = fault.line, [line for other in told.unplaced for line in other.lines]
+    hosts = {line.host for line in lines}
+    host = hosts.pop() if len(hosts) == 1 else None
+    each = "; ".join(f"{_WHAT[other.kind]}{_quoted(other.line)}" for other in told.unplaced[:4])
+    says = f"a rank{f' on {host}' if host else ''}: {each}; the log does not say which rank"
+    says += "" if len(kinds) == 1 else ", nor which of these was first"
+    numbers = {
+        "failed_at": iso(logs.moment(line)),
+        "exception": line.exception,
+        "frames": list(line.frames[:MAX_FRAMES]),
+        "step": next((line.step for line in lines if line.step is not None), None),
+        "candidates": list(logs.ranks_on(host)) if host else [],
+    }
+    return Finding(
+        "first_exception", fault.kind if len(kinds) == 1 else "tie", says, hosts=(host,) if host else (), scope="no rank", numbers=numbers,
+        cites=tuple(map(cite_line, lines))[:MAX_CITES],
+    )  # fmt: skip
+
+
+def _beside(told: Story) -> list[Finding]:
+    """Exceptions without a rank beside a fault whose rank is known; one that the log of a rank tells too is the same."""
+    known = {(line.exception, line.text.strip()) for line in told.logs.lines if line.rank is not None}
+    others = [fault for fault in told.unplaced if (fault.line.exception, fault.line.text.strip()) not in known]
+    if not others or not told.first:
+        return []
+    says = f"a log that does not say of which rank tells of an exception too{_quoted(others[0].line)}"
+    cites = tuple(cite_line(line) for fault in others for line in fault.lines)[:MAX_CITES]
+    return [Finding("first_exception", "unplaced", says, scope="no rank beside", cites=cites)]
+
+
+def _quoted(line: Line) -> str:
+    text = (f"{line.exception}: {line.text}" if line.exception else line.text).strip()
+    return f" ({text[:200]})" if text else ""
 
 
 def _tie(told: Story) -> Finding:
