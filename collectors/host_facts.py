@@ -1,8 +1,8 @@
-"""Facts of hosts as JSON: when each booted and how its clock is set, which places kernel lines that count from boot.
+"""Facts of hosts as JSON: when each booted and how its clock is set, which places kernel lines without an instant.
 
 `{"host-a": {"boot_time_ns": 1772000000000000000}, ...}`, a list of objects with `host` (or hostname, node) beside them, or one such
 object. Boot: boot_time_ns, boot_time_s, boot_time, boot_at or btime, as nanoseconds or seconds since 1970, or ISO 8601 with a zone.
-Zone: zone_offset_s or utc_offset_s, seconds ahead of UTC.
+Zone: zone_offset_s or utc_offset_s, seconds ahead of UTC. One of the two will do: a boot dates what counts from it, a zone what is in local time.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MAX_ZONE_S: Final = 15 * 3600
 NS_FROM: Final = 1e15  # a number above it counts nanoseconds: as seconds it would lie 30 million years ahead
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS_S: Final = (0.0, 4e9)  # 1970 to 2096: a boot outside is no boot
-_HEAD: Final = re.compile(rb'"(?:' + "|".join(BOOT_KEYS).encode() + rb')"\s*:\s*["\d]')
+_HEAD: Final = re.compile(rb'"(?:' + "|".join((*BOOT_KEYS, *ZONE_KEYS)).encode() + rb')"\s*:\s*["\d-]')
 
 
 def claims(name: str, head: bytes) -> bool:
-    """JSON, not JSON lines, with the boot of a host in it."""
+    """JSON, not JSON lines, with the boot or the zone of a host in it."""
     start = head.lstrip()
     return start[:1] in (b"{", b"[") and _HEAD.search(start) is not None and b"}\n{" not in start.replace(b"\r", b"")
 
@@ -60,11 +60,14 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     rows = []
     for place, (name, facts) in enumerate(_entries(document)[:MAX_HOSTS]):
         host = host_name(name)
-        boot = _boot(facts)
-        if host is None or boot is None:
-            yield Skip(f"E{place}", "names no host" if host is None else "gives no boot time that can be placed in UTC")
-        else:
-            rows.append({"record": f"E{place}", "host": host, "boot_at": boot, "zone_offset_s": _zone(facts)})
+        boot, zone = _boot(facts), _zone(facts)
+        if host is None:
+            yield Skip(f"E{place}", "names no host")
+            continue
+        if boot is None and (zone is None or any(facts.get(key) is not None for key in BOOT_KEYS)):
+            yield Skip(f"E{place}", "gives no boot time that can be placed in UTC" + (" and no zone" if zone is None else ""))
+        if boot is not None or zone is not None:
+            rows.append({"record": f"E{place}", "host": host, "boot_at": boot, "zone_offset_s": zone})
     yield TABLES["hosts"], TABLES["hosts"].rows(rows)
 
 
@@ -74,7 +77,7 @@ def _entries(document: Any) -> list[tuple[str | None, dict[str, Any]]]:
         return [(_name(entry), entry if isinstance(entry, dict) else {}) for entry in document]
     if not isinstance(document, dict):
         return []
-    if any(key in document for key in BOOT_KEYS):
+    if any(key in document for key in (*BOOT_KEYS, *ZONE_KEYS)):
         return [(_name(document), document)]
     return [(name, facts if isinstance(facts, dict) else {}) for name, facts in document.items()]
 

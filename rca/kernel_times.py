@@ -167,6 +167,9 @@ def _whose_note(
     """
     found: dict[str, datetime | None] = {}
     rings = {(id_, end.host): end.uptimes for id_, of_file in ends.items() for end in of_file if end.uptimes is not None}
+    of_host: dict[str | None, list[tuple[str, tuple[float, float]]]] = defaultdict(list)
+    for (id_, host), uptimes in rings.items():
+        of_host[host].append((id_, uptimes))
     by_file: dict[str, set[int]] = defaultdict(set)
     for track in tracks:
         by_file[track.evidence_id] |= {boots.find(spot.boot) for spot in track.spots}
@@ -179,9 +182,9 @@ def _whose_note(
             found[track.evidence_id] = None
         last = boots.find(track.spots[-1].boot)
         ups = [spot.uptime_s for spot in track.spots if spot.record and spot.uptime_s is not None and boots.find(spot.boot) == last]
-        for (id_, host), (first, latest) in rings.items():
+        for id_, (first, latest) in of_host[track.host]:
             others = by_file[id_]
-            is_other = host == track.host and id_ != track.evidence_id and len(others) < 2 and last not in others
+            is_other = id_ != track.evidence_id and len(others) < 2 and last not in others
             if not is_other or not any(first + SAME_BOOT_S < up < latest - SAME_BOOT_S for up in ups):
                 continue
             mine, theirs = (_ROTATED.search(names.get(name, name)) is not None for name in (track.evidence_id, id_))

@@ -57,6 +57,21 @@ def test_zone_is_kept_where_it_is_one(tmp_path: Path) -> None:
     assert [r["zone_offset_s"] for r in tables["hosts"]] == [-25200.0, None]
 
 
+def test_a_zone_alone_will_do(tmp_path: Path) -> None:
+    for document in (
+        {"host-a": {"zone_offset_s": -25200}},
+        [{"node": "host-a", "utc_offset_s": "-25200"}],
+        {"host": "host-a", "utc_offset_s": -25200},
+    ):
+        data = json.dumps(document).encode()
+        assert host_facts.claims("hosts.json", data), document
+        tables, skips = rows_of(host_facts, source_of(tmp_path, data))
+        assert skips == []
+        assert [(r["host"], r["boot_at"], r["zone_offset_s"]) for r in tables["hosts"]] == [("host-a", None, -25200.0)]
+    tables, skips = rows_of(host_facts, source_of(tmp_path, b'{"host-a": {"btime": "yesterday", "zone_offset_s": 3600}}'))
+    assert ([r["zone_offset_s"] for r in tables["hosts"]], [s.record for s in skips]) == ([3600.0], ["E0"])
+
+
 def test_logs_and_maps_are_left_to_others() -> None:
     for data in (
         b'{"rank": 0, "host": "host-a"}',
