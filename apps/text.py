@@ -185,7 +185,8 @@ def _rule_text(advice: Advice) -> str:
     told = advice.rule or {}
     if not told.get("says") or advice.because.startswith(told["says"]):
         return ""
-    return f"our rule for {told['of']} is {told['policy'].replace('_', ' ')}: {told['says']}" + (f" ({told['why']})" if told["why"] else "")
+    whose = "this site's rule" if told["is_sites"] else "our rule"
+    return f"{whose} for {told['of']} is {told['policy'].replace('_', ' ')}: {told['says']}" + (f" ({told['why']})" if told["why"] else "")
 
 
 def alternative_lines(judgement: Judgement) -> list[str]:

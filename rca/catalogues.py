@@ -21,7 +21,22 @@ from typing import Final, TypeVar
 from rca.causes import ACTIONS, CAUSES
 from rca.errors import UsageError
 
-__all__ = ["ROLES", "SCOPES", "Row", "Site", "by_code", "cached", "names", "read_site", "rows", "site", "site_fingerprint", "use_site"]
+__all__ = [
+    "ROLES",
+    "SCOPES",
+    "Row",
+    "Site",
+    "by_code",
+    "cached",
+    "is_sites",
+    "names",
+    "read_site",
+    "rows",
+    "site",
+    "site_fingerprint",
+    "site_rows",
+    "use_site",
+]
 
 Row = Mapping[str, str]
 T = TypeVar("T")
@@ -68,6 +83,7 @@ class Site:
     fingerprint: str  # of the names and bytes of its files, 16 hex digits
     merged: Mapping[str, tuple[Row, ...]]  # file without its ending -> all its rows
     changes: Mapping[str, tuple[int, int]]  # the same -> shipped rows that it changes, rows that it adds
+    cells: frozenset[tuple[str, tuple[str, ...], str]] = frozenset()  # file, key and column of what it says itself
 
     @property
     def says(self) -> str:
@@ -92,6 +108,19 @@ def use_site(found: Site | None) -> None:
 def site() -> Site | None:
     """The site whose rows count."""
     return _site
+
+
+def is_sites(name: str, key: tuple[str, ...], column: str) -> bool:
+    """Whether the site whose rows count set that cell itself; `key` as the file tells its rows apart, ("63",) of `xid`."""
+    return _site is not None and (name, key, column) in _site.cells
+
+
+def site_rows(name: str) -> tuple[Row, ...]:
+    """The rows that only the site has; none where no site counts."""
+    if _site is None or name not in _site.merged:
+        return ()
+    about = {_key(name, row) for row in _shipped(name)}
+    return tuple(row for row in _site.merged[name] if _key(name, row) not in about)
 
 
 def site_fingerprint() -> str:
@@ -148,12 +177,18 @@ def read_site(folder: Path) -> Site:
         digest.update(f"{file.name}\0{len(data)}\0".encode() + data)
         said[name] = _site_rows(file, name, text)
         merged[name], changes[name] = _laid_over(file, name, said[name])
-    policies = {row["policy"] for row in merged.get("policies", _shipped("policies"))}
+    words = {
+        "policy": {row["policy"] for row in merged.get("policies", _shipped("policies"))},
+        "signature": {
+            row["signature"] for name in ("signatures", "log_patterns") for row in (*merged.get("signatures", ()), *_shipped(name))
+        },
+    }
     for name, told in said.items():
         for line, row in told:
-            if wrong := _wrong(name, row, policies):
+            if wrong := _wrong(name, row, words):
                 raise UsageError(f"{folder / name}{ENDING}, line {line}: {wrong}. Correct it, or leave the folder out (--site, RCA_SITE).")
-    return Site(str(folder), digest.hexdigest()[:16], merged, changes)
+    cells = {(name, _key(name, row), column) for name, told in said.items() for _, row in told for column, cell in row.items() if cell}
+    return Site(str(folder), digest.hexdigest()[:16], merged, changes, frozenset(cells))
 
 
 def _text(file: Path) -> tuple[str, bytes]:
@@ -222,7 +257,7 @@ def _key(name: str, row: Row) -> tuple[str, ...]:
     return (str(int(parts[0])),) if name in ("xid", "sxid") and parts[0].isascii() and parts[0].isdigit() else parts
 
 
-def _wrong(name: str, row: Row, policies: set[str]) -> str:
+def _wrong(name: str, row: Row, words: Mapping[str, set[str]]) -> str:
     """What is wrong with the cells of a site's row; "" = nothing."""
     for column, cell in row.items():
         if not cell or cell == EMPTIED:
@@ -236,16 +271,20 @@ def _wrong(name: str, row: Row, policies: set[str]) -> str:
                 re.compile(cell)
             except re.error as error:
                 return f"the pattern is no regular expression ({error})"
-        allowed = _words(name, column, policies)
+        allowed = _words(name, column, words)
         if allowed and cell not in allowed:
             return f"{column} {cell!r} is none of {', '.join(sorted(allowed))}"
     return ""
 
 
-def _words(name: str, column: str, policies: set[str]) -> set[str]:
-    """The words that a cell may hold; empty = any text."""
+def _words(name: str, column: str, words: Mapping[str, set[str]]) -> set[str]:
+    """The words that a cell may hold; empty = any text. `words`: those that other files of the site may add to."""
+    if (name, column) in (("kernel_lines", "kind"), ("kernel_lines", "severity"), ("kernel_lines", "turn"), ("group_kinds", "kind")):
+        return {cell for row in _shipped(name) if (cell := row[column])} | ({"ib"} if (name, column) == ("kernel_lines", "kind") else set())
+    if name == "log_patterns" and column == "signature":
+        return words["signature"]
     if name in ("xid", "sxid"):
-        return {"role": set(ROLES), "cause": set(CAUSES), "policy": policies}.get(column, set())
+        return {"role": set(ROLES), "cause": set(CAUSES), "policy": words["policy"]}.get(column, set())
     if name == "policies":
         return {"action": set(ACTIONS), "stance": set(STANCES)}.get(column, set())
     return {("xid_edges", "scope"): set(SCOPES), ("xid_edges", "kind"): set(KINDS), ("authorities", "stance"): set(STANCES)}.get(

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rca.catalogues import Row, by_code, rows
+from rca.catalogues import Row, by_code, is_sites, rows
 from rca.types import Finding, Verdict
 
-__all__ = ["Opinion", "Rule", "opinions", "rule_of", "rule_of_verdict", "spread"]
+__all__ = ["Opinion", "Rule", "opinions", "rule_of", "rule_of_verdict", "sites_way_out", "spread", "strictness"]
 
 STAY, OUT = "stay", "out"  # what an opinion comes down to: the GPU stays in use, or it is taken out
 NAMES: Final = {"xid": "Xid", "sxid": "SXid"}
@@ -38,6 +38,12 @@ class Rule:
     says: str  # what is to be done
     why: str  # why so, of this code; "" = nothing special
     opinions: tuple[Opinion, ...]
+    is_sites: bool = False  # a row of the site decided it
+
+    @property
+    def whose(self) -> str:
+        """Whose rule it is, at the beginning of a sentence or within one."""
+        return "this site's rule" if self.is_sites else "our rule"
 
     @property
     def differ(self) -> bool:
@@ -53,6 +59,7 @@ class Rule:
             "why": self.why or None,
             "authorities": [{"column": o.column, "who": o.who, "says": o.value, "stance": o.stance} for o in self.opinions],
             "differ": self.differ,
+            "is_sites": self.is_sites,
         }
 
 
@@ -90,9 +97,23 @@ def rule_of(kind: str, code: int, policy: str | None = None) -> Rule | None:
         if chosen == row["policy"]
         else f"the rule for this code alone is {row['policy']}, and other records of the chain ask for more"
     )
+    its_own = chosen == row["policy"] and is_sites(kind, (str(code),), "policy")
     return Rule(
-        f"{NAMES[kind]} {code}", chosen, about.get("action", ""), about.get("stance", "open"), about.get("says", ""), why, opinions(row)
-    )
+        f"{NAMES[kind]} {code}", chosen, about.get("action", ""), about.get("stance", "open"), about.get("says", ""), why, opinions(row),
+        its_own or is_sites("policies", (chosen,), "action"),
+    )  # fmt: skip
+
+
+def strictness(policy: str) -> tuple[bool, int]:
+    """To compare policies by: what leaves the GPU in use, what takes it out until it is well, then a reboot, then for good."""
+    out = any(row["policy"] == policy and row["stance"] == OUT for row in rows("policies"))
+    return out, ("reboot_host", "replace_host").index(policy) + 1 if policy in ("reboot_host", "replace_host") else 0
+
+
+def sites_way_out(kind: str, code: int | None) -> bool:
+    """Whether the site itself said of a code of `xid` or `sxid` that the GPU is to be taken out, whatever the code means elsewhere."""
+    row = by_code(kind).get(code) if kind in NAMES and code is not None else None
+    return row is not None and is_sites(kind, (str(code),), "policy") and strictness(row["policy"])[0]
 
 
 def rule_of_verdict(verdict: Verdict, findings: Sequence[Finding]) -> Rule | None:
@@ -108,6 +129,6 @@ def spread(rule: Rule) -> str:
     """One line: who would keep the GPU in use and who would not, each in its own word; "" where all agree with us."""
     if not rule.differ:
         return ""
-    said = [("our rule", rule.stance), *((f"{o.who} ({o.value.split(' (')[0]})", o.stance) for o in rule.opinions)]
+    said = [(rule.whose, rule.stance), *((f"{o.who} ({o.value.split(' (')[0]})", o.stance) for o in rule.opinions)]
     sides = {stance: ", ".join(who for who, its in said if its == stance) for stance in (STAY, OUT)}
     return f"authorities differ on {rule.name}: leave it in use: {sides[STAY]}; take it out: {sides[OUT]}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from _house import call
+from _house import ROOT, call
 from _rack import HGX, Rack
 
 from apps.session import open_session
@@ -150,6 +151,12 @@ WRONG = {  # name of the file, text, what the message says beside the file
     "an open quote": ("xid", 'code,why\n79,"open\n', "no CSV"),
     "a broken pattern": ("log_patterns", "pattern,signature,word\n(open,process_signal,open\n", "no regular expression"),
     "no number of seconds": ("xid_edges", "from,to,scope,window_s,kind,source\nxid:1,xid:2,same_gpu,soon,causes,us\n", "window_s 'soon'"),
+    "no such kind of line": (
+        "kernel_lines",
+        "pattern,kind,markers\nacme: lost,acme,acme\n",
+        "kind 'acme' is none of aer, edac, hung_task, ib,",
+    ),
+    "no such signature": ("log_patterns", "pattern,signature,word\nlost,we_lost,lost\n", "signature 'we_lost' is none of"),
     "no such scope": ("xid_edges", "from,to,scope,window_s,kind,source\nxid:1,xid:2,same_rack,5,causes,us\n", "scope 'same_rack'"),
 }
 
@@ -209,8 +216,23 @@ def test_policy_decides_the_advice_and_the_answer_says_whose_it_was(tmp_path: Pa
     assert record["numbers"]["authorities"]["nvidia_immediate"] == "restart_app"
     text = call("diagnose", evidence, "--site", folder).out
     assert f"Rules of this site counted: xid.csv (1 changed, 0 new) of {folder}." in " ".join(text.split())
-    assert "our rule for Xid 94 is replace host" in " ".join(text.split())
+    assert "this site's rule for Xid 94 is replace host" in " ".join(text.split())
     assert "authorities differ on Xid 94: leave it in use: NVIDIA (restart_app)" in " ".join(text.split())
+
+
+def test_policy_of_a_site_counts_at_any_record_of_the_chain_and_alone(tmp_path: Path) -> None:
+    folder = site(tmp_path / "site", xid="code,policy,why\n63,replace_host,ours\n")
+    remapped = "pid='<unknown>', name=<unknown>, Row Remapper: New row (0x0000000000000001) marked for remapping, reset gpu to activate."
+    double = "pid='<unknown>', name=<unknown>, DBE (double bit error) has been detected on GPU in the framebuffer"
+    chain = Rack(num_hosts=1, gpus=HGX).xid(5, 0.0, 48, double).xid(5, 0.2, 63, remapped).xid(5, 2.0, 45, "pid=1, Ch 00000008")
+    alone = Rack(num_hosts=1, gpus=HGX).xid(5, 0.0, 63, remapped).xid(5, 2.0, 45, "pid=1, Ch 00000008")
+    for name, rack in (("chain", chain), ("alone", alone)):
+        evidence = rack.write(tmp_path / name)
+        plain = call("diagnose", evidence, "--json").doc
+        assert "replace_host" not in {f["numbers"].get("policy") for f in plain["findings"]}, name
+        text = " ".join(call("diagnose", evidence, "--site", folder).out.split())
+        assert "this site's rule for Xid 63 is replace host" in text, name
+        assert "Xid 63" in text, name
 
 
 def test_what_a_site_knows_of_a_number_counts(tmp_path: Path) -> None:
@@ -219,6 +241,19 @@ def test_what_a_site_knows_of_a_number_counts(tmp_path: Path) -> None:
     before, after = call("diagnose", evidence, "--json").doc, call("diagnose", evidence, "--site", folder, "--json").doc
     assert before["advice"]["evict"]["hosts"] == []
     assert (after["verdict"]["cause"], after["advice"]["evict"]["hosts"]) == ("gpu_fault", ["host-00"])
+    assert "Xid 901 (this site's: our own number)" in str(after["findings"])
+
+
+def test_the_page_on_site_files_is_true(tmp_path: Path) -> None:
+    page = (ROOT / "docs/site.md").read_text()
+    for name, text in re.findall(r"```csv\n# (\w+)\.csv\n(.*?)```", page, re.DOTALL):
+        site(tmp_path, **{name: text})
+    assert {name: new for name, (_, new) in read_site(tmp_path).changes.items()} == {
+        "kernel_lines": 1, "log_patterns": 2, "policies": 1, "signatures": 1, "xid": 0,
+    }  # fmt: skip
+    assert [name for name in FILES if f"`{name}.csv`" not in page] == []
+    told = {word for words in re.findall(r"`([\w ]+)`", page) for word in words.split()}
+    assert {row["policy"] for row in rows("policies")} | {row["kind"] for row in rows("kernel_lines")} <= told
 
 
 def test_what_a_site_knows_of_lines_counts_when_they_are_read(tmp_path: Path) -> None:
@@ -245,6 +280,16 @@ def test_what_a_site_knows_of_lines_counts_when_they_are_read(tmp_path: Path) ->
 
 
 # The verb
+
+
+def test_verb_takes_a_number_alone_and_any_case() -> None:
+    plain = call("catalogue", "xid", "149").out
+    assert plain.startswith("Xid 149")
+    for words in (("149",), ("XID", "149"), ("Xid", "149")):
+        assert call("catalogue", *words).out == plain
+    assert call("catalogue", "SXid", "20034").out.startswith("SXid 20034")
+    wrong = call("catalogue", "acme")
+    assert (wrong.code, "xid and sxid" in wrong.err) == (2, True)
 
 
 def test_verb_shows_one_code_with_all_authorities_and_edges() -> None:

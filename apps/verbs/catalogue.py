@@ -1,7 +1,8 @@
 """Show what is known of an Xid or SXid: every authority's own word, our rule and why, and what it follows from or leads to.
 
-`rca catalogue xid 79` prints one code, `rca catalogue xid` all of them. Authorities are never merged: where they differ, all stand there. A site's
-own files (--site, RCA_SITE) are laid over what is shipped. A number that nobody describes has the class unknown, which does not mean harmless.
+`rca catalogue xid 79` prints one code (`rca catalogue 79` the same), `rca catalogue xid` all of them. Authorities are never merged: where they
+differ, all stand there. A site's own files (--site, RCA_SITE; how to write them: docs/site.md) are laid over what is shipped. A number that nobody
+describes has the class unknown, which does not mean harmless.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ ABOUT = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca catalogue {xid,sxid} [CODE] [--json] [--site FOLDER]`."""
-    parser.add_argument("kind", choices=sorted(NAMES), help="Xid (of a GPU) or SXid (of an NVSwitch)")
+    """`rca catalogue {xid,sxid,CODE} [CODE] [--json] [--site FOLDER]`."""
+    parser.add_argument(
+        "kind", metavar="{xid,sxid,CODE}", type=str.lower, help="Xid (of a GPU) or SXid (of an NVSwitch); a number is an Xid"
+    )
     parser.add_argument("code", metavar="CODE", type=int, nargs="?", help="number; without one all are listed")
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.catalogue/1) on stdout")
     option(parser)
@@ -38,7 +41,12 @@ def run(args: argparse.Namespace) -> int:
     from apps.site import choose
     from apps.text import columns, write
     from rca.catalogues import by_code, site
+    from rca.errors import UsageError
 
+    if args.code is None and args.kind.isascii() and args.kind.isdigit():
+        args.kind, args.code = "xid", int(args.kind[:9])
+    if args.kind not in NAMES:
+        raise UsageError(f"{args.kind}: no catalogue has that name. Known are xid and sxid; a number by itself is an Xid.")
     choose(args.site)
     known = by_code(args.kind)
     chosen = site()
@@ -115,7 +123,7 @@ def _lines(told: Mapping[str, Any]) -> list[str]:
     rule = told["rule"]
     lines = [f"{kind} {told['code']}: {told['name']}" + (f" ({told['symbol']})" if told["symbol"] else "")]
     lines += [f"  {column.replace('_', ' ')}: {value}" for column, value in told["about"].items() if value]
-    lines += ["", f"Our rule: {rule['policy']}: {rule['says']}"]
+    lines += ["", f"{'The rule of this site' if rule['is_sites'] else 'Our rule'}: {rule['policy']}: {rule['says']}"]
     lines += [f"  because: {rule['why']}"] if rule["why"] else []
     lines += ["", "Authorities" + (", which differ on whether the GPU stays in use" if rule["differ"] else "")]
     said = [(a["who"], a["column"], a["says"], told["means"][a["column"]] or "-") for a in rule["authorities"]]

@@ -272,6 +272,9 @@ def _on(roots: Sequence[Record]) -> str:
 
 def _named(record: Record) -> str:
     """Its name; of a line that only the site's own rules know what the site calls it, and its words."""
+    if record.kind in ("xid", "sxid"):
+        row = next((row for row in site_rows(record.kind) if row["code"] == str(record.code)), None)
+        return f"{record.name} (this site's: {row['name']})" if row else record.name
     for row in site_rows("kernel_lines"):
         if (
             row["kind"] == record.kind
