@@ -62,9 +62,12 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), s
         evict_ranks=evict_ranks,
         evict_group=group,
         innocent_hosts=(),
-        because=_ruled(rule)
-        if rule is not None and is_moved
-        else _because(verdict, roster, action, findings) + (_checkpoint(save) if action == "rollback" else ""),
+        because=(
+            _ruled(rule)
+            if rule is not None and is_moved
+            else _because(verdict, roster, action, findings) + (_checkpoint(save) if action == "rollback" else "")
+        )
+        + _map_wanted(findings),
         commands=commands(verdict, roster, evict),
         checkpoint=save.name if save is not None and action == "rollback" else None,
         replay=_replay(verdict, roster, findings),
@@ -79,7 +82,10 @@ def _ruled(rule: Rule) -> str:
 
 
 def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Mapping[str, Any] | None:
-    """The replay that would prove it, where a chip or host is suspected of wrong bits and not sure to be the one; None elsewhere."""
+    """The replay that would prove it, where a chip or host is suspected of wrong bits and not sure to be the one; None elsewhere. A GPU off the bus
+    or with an uncorrectable error needs none: its own record shows it, and it would not run."""
+    if verdict.cause not in EVICT_TOO and any(f.numbers.get("is_broken") for f in findings):
+        return None
     if verdict.proven or verdict.cause not in REPLAY_TELLS or (verdict.hosts and verdict.probability >= SURE):
         return None
     fitting = {rank for f in findings for rank in f.numbers.get("candidates", ())}
@@ -109,13 +115,32 @@ def _because(verdict: Verdict, roster: Roster, action: str, findings: Sequence[F
     if action == "human" and verdict.ranks and verdict.cause == "unknown":
         return "who failed first is clear, why is not: take stacks (with --native) and the log of this rank before restarting"
     fitting = sorted({rank for f in findings for rank in f.numbers.get("candidates", ())})
+    if action == "human" and (broken := sorted({host for f in findings if f.numbers.get("is_broken") for host in f.hosts})):
+        return f"several hosts report faults of their own ({', '.join(broken)}), and which was first is open: test each before it is used again"
     if action == "human" and fitting:
-        shown = ", ".join(map(str, fitting[:8]))
-        return f"several ranks fit ({shown}): take stacks of them twice, some seconds apart, and give a rank map with the process groups"
+        return f"several ranks fit ({_runs(fitting)}): take stacks of them twice, some seconds apart, and give a rank map with the process groups"
     if action == "human" and not findings:
         return "nothing points anywhere yet: collect recorder dumps and two rounds of stacks of every rank, and ask again"
     since = f"step {verdict.step}" if verdict.step is not None else "it"
     return _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since)
+
+
+def _runs(ranks: Sequence[int]) -> str:
+    """All of them, those in a row as `0-7`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def _map_wanted(findings: Sequence[Finding]) -> str:
+    """What to give where a kernel's record names a host, and nothing tells which ranks sit there."""
+    if not any(f.numbers.get("needs_map") for f in findings):
+        return ""
+    return "; give a map of ranks to hosts (rank,host,gpu) and the trainer's log: they tell which rank sits there, and when the job ran"
 
 
 def _checkpoint(save: Save | None) -> str:

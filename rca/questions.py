@@ -44,7 +44,7 @@ def ask(case: Tables, name: str) -> Outcome:
     findings = _with_paths(case, findings)
     return Outcome(
         name,
-        "found" if findings else "clear",
+        "found" if any(not analysis.SIGNS[f.sign].is_note for f in findings) else "clear",
         "; ".join(f.says for f in findings) or "looked, and found nothing",
         tuple(findings),
     )

@@ -50,7 +50,9 @@ def last_chain(records: Iterable[Record], wait_s: float) -> list[Record]:
     last = bursts[-1]
     if any(_is_certain(r) for r in last):
         return last
-    near = [n for n, burst in enumerate(bursts[:-1]) if last[0].at_s - burst[-1].at_s <= wait_s + GAP_S and not _is_another_end(burst, last)]
+    near = [
+        n for n, burst in enumerate(bursts[:-1]) if last[0].at_s - burst[-1].at_s <= wait_s + GAP_S and not _is_another_end(burst, last)
+    ]
     wanted = [_is_certain] if any(r.cause for r in last) else [_is_certain, _is_possible]
     for fits in wanted:
         for place in reversed(near):
