@@ -44,7 +44,9 @@ MOST: Final = 0.5  # of the lines: more than that makes a log one of that kind
 MAX_ROWS: Final = 20_000  # held in memory before they are given out; a burst over that border becomes two rows
 MAX_TAGGED: Final = 200  # lines of a block that hold the kernel's tag somewhere: the first nearly always is one
 MAX_INNER: Final = 8  # places within a tool's line at which the kernel's may begin
+NAMELESS: Final = "localhost"  # what every machine calls itself until it is given a name
 NEAR_LINES: Final = 4  # within which a message of several lines is told to its end
+_CUT_CODE: Final = re.compile(r"Xid[^\n]{0,60}: {0,4}\d{1,5}$")  # the digits that a number had so far
 _TAGGED: Final = re.compile(rb"[^\n]{1,400} kernel: [^\n]{0,400}")
 
 
@@ -75,8 +77,13 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         lines = marked_lines(block.data, block.first)
         if entries:
             lines = entries.take(block.data, block.first, {number for number, _ in lines})
+        is_cut = not block.data.endswith(b"\n")  # in the middle of its last line
         for number, text in lines:
-            cover.see(line := reader.take(text, number))
+            if is_cut and number == block.last and _CUT_CODE.search(text):
+                continue
+            line = reader.take(text, number)
+            if not line.is_inner or line.stamp.has_wall:  # what a tool quotes tells nothing of the time that its log covers
+                cover.see(line)
             anchors.mark(line, number)
         cover.see_edges(block.data)
         anchors.see(block.data, block.first)
@@ -84,13 +91,20 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
             kind = "kernel"
         num_lines = block.last
         if len(reader.events) >= MAX_ROWS:
-            yield events, events.rows(reader.take_rows())
+            yield events, events.rows(_at_home(reader.take_rows(), source))
     for number, text in entries.rest() if entries else ():
         cover.see(reader.take(text, number))
-    yield events, events.rows(reader.take_rows())
+    yield events, events.rows(_at_home(reader.take_rows(), source))
     if kind == "kernel":
-        yield logs, logs.rows(cover.rows(num_lines))
-        yield TABLES["clock_anchors"], TABLES["clock_anchors"].rows(anchors.rows())
+        yield logs, logs.rows(_at_home(cover.rows(num_lines), source))
+        yield TABLES["clock_anchors"], TABLES["clock_anchors"].rows(_at_home(anchors.rows(), source))
+
+
+def _at_home(rows: list[dict[str, Any]], source: Source) -> list[dict[str, Any]]:
+    """The rows; those of a machine that has not been given a name bear the one that the file or its folder states, if one does."""
+    if any(row["host"] == NAMELESS for row in rows) and (host := source.host_said or host_in_name(source.path.rsplit("/", 1)[-1])):
+        return [{**row, "host": host} if row["host"] == NAMELESS else row for row in rows]
+    return rows
 
 
 def _kind_of_log(head: bytes) -> Literal["kernel", "host", ""]:

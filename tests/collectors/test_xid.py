@@ -367,6 +367,13 @@ def test_hosts_of_one_file_are_listed_one_by_one(tmp_path: Path) -> None:
     }
 
 
+def test_number_at_which_a_file_is_cut_is_no_xid(tmp_path: Path) -> None:
+    line = "2026-03-02T08:00:00+00:00 node-7 kernel: NVRM: Xid (PCI:0000:9a:00): 4"
+    for end, codes in (("", []), ("8", []), ("\n", [4]), ("8, pid=1", [48])):
+        tables, _ = rows_of(xid, source_of(tmp_path, f"{line.replace(': 4', ': 13, x')}\n{line}{end}".encode()))
+        assert [row["code"] for row in tables["kernel_events"]] == [13, *codes], end
+
+
 def test_what_a_log_without_years_covers_goes_by_the_order_of_its_lines(tmp_path: Path) -> None:
     spans = {
         ("Dec 30 20:50:01", "Dec 31 12:00:00", "Jan  1 00:03:10", "Jan  2 01:00:00"): ("12-30T20:50:01", "01-02T01:00:00"),
