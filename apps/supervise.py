@@ -24,6 +24,7 @@ __all__ = ["entering", "excluded", "supervised"]
 PATIENCE_S = (20.0, 20.0)  # with one file: so long, and so much more for every MB
 MAX_RESTARTS = 20
 FATAL = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGKILL})
+STOPS = (signal.SIGTERM, signal.SIGHUP)  # how schedulers, services and closed terminals ask a program to end
 _HEAVY = ("polars", "duckdb", "numpy", "torch")
 
 _pipe: int | None = None  # where a child tells which file it is about to read
@@ -40,12 +41,20 @@ def supervised(work: Callable[[], int]) -> int:
     """Do the work in a child, again without a file that killed it. Returns the exit code."""
     if sys.stdout is not sys.__stdout__ or any(name in sys.modules for name in _HEAVY) or not hasattr(os, "fork"):
         return work()  # called from within a program, which would not see what a child prints
+    _stop_as_by_hand()
     for _ in range(MAX_RESTARTS):
         code, path, why = _once(work)
         if not path or path in excluded or not why:
             break
         excluded[path] = why
     return code
+
+
+def _stop_as_by_hand() -> None:
+    """Being asked to end is Ctrl-C, in the child too: what was begun is cleared away. A signal that the caller has ignored (nohup) stays so."""
+    for number in STOPS:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _once(work: Callable[[], int]) -> tuple[int, str, str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -166,8 +166,9 @@ def _workspace(target: Path) -> Iterator[Path]:
         number = stray.name.removeprefix(prefix).partition("-")[0]
         if number.isdigit() and not Path(f"/proc/{number}").exists():
             shutil.rmtree(stray, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=target.parent))
+    folder = target.parent / f"{prefix}{os.getpid()}-{secrets.token_hex(8)}"  # named before it is there: an interrupt may come right after
     try:
+        folder.mkdir(mode=0o700)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -224,13 +224,17 @@ def test_the_workspace_of_a_killed_build_is_no_evidence(evidence: Path, tmp_path
 
 
 def test_an_interrupt_leaves_no_half_case(evidence: Path) -> None:
-    process = start("build", evidence)
-    time.sleep(0.7)
-    process.send_signal(signal.SIGINT)
-    done = finish(process)
-    assert "rca" not in done.err or done.code == 130
-    if (evidence / "case.duckdb").exists():
-        assert tables_of(evidence / "case.duckdb")["evidence"]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        process = start("build", evidence)
+        while process.poll() is None and not list(evidence.glob("case.duckdb?case-tmp*")):
+            time.sleep(0.005)
+        process.send_signal(number)
+        done = finish(process)
+        assert done.code == 130 if "stopped" in done.err else done.code == 0
+        assert not list(evidence.glob("case.duckdb?case-tmp*"))
+        if (evidence / "case.duckdb").exists():
+            assert tables_of(evidence / "case.duckdb")["evidence"]
+        (evidence / "case.duckdb").unlink(missing_ok=True)
     assert call("build", evidence).code == 0
 
 
