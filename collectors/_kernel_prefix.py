@@ -76,6 +76,9 @@ _CITES: Final = re.compile(  # what stands right before a line that is only an e
     r"(?i)(?:\b(?:example|sample|e\.g\.|pattern|regexp?|description|doc|help|expect(?:ed)?|want)s?"
     r"[\"'`]?\s{0,4}[:=]{1,2}\s{0,4}[rfb]{0,2}[\"'`]{0,3}|\w\([rfb]{0,2}[\"'`]|\b(?:e?grep|rg|awk|sed|echo|printf|logger|print)\b[^|\n]{0,80})$"
 )
+_PAST: Final = re.compile(  # what a tool says of a line that it did not see happen now
+    r"(?i)\b(?:old(?:er)?|previous(?:ly)?|earlier|prior|stale|historic\w{0,4}|history|last boot|found (?:\S{1,24} ){0,4}in)\b"
+)
 _QUOTES: Final = {'"': '"', "'": "'", "`": "`", "“": "”"}
 _BLANKS: Final = re.compile(r"[ \t]+")
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.\-]{0,254}")
@@ -122,11 +125,21 @@ def peel(text: str) -> Line:
 def peel_inner(line: Line) -> Line | None:
     """The kernel line that a tool wrote inside a message of its own; None where there is none, or it is only quoted.
 
-    Where that line tells nothing, another call looks further on.
+    Of two clocks the inner one is the record's: where the line keeps its own time since boot, the tool's clock only says when the tool looked, which
+    may be weeks later. A line that the tool itself calls an old one has no time that counts. Where that line tells nothing, another call looks
+    further on.
     """
     if line.is_hearsay or not (found := _INNER.search(line.body, 1)) or _is_quoted(line) or _is_cited(line, found):
         return None
-    inner = _peel(line.body, found.start(), replace(line, is_inner=True))
+    outer = Stamp(line.stamp.at, line.stamp.local)
+    inner = _peel(line.body, found.start(), replace(line, is_inner=True, stamp=outer))
+    has_own_wall = (inner.stamp.at, inner.stamp.local) != (outer.at, outer.local)
+    if not has_own_wall and _PAST.search(line.body, max(0, found.start() - MAX_LEAD), found.start()):
+        inner.stamp = NO_STAMP
+    elif inner.stamp.uptime_s is None:
+        inner.stamp = replace(inner.stamp, uptime_s=line.stamp.uptime_s)
+    elif not has_own_wall:
+        inner.stamp = Stamp(uptime_s=inner.stamp.uptime_s)
     return None if inner.is_hearsay else inner
 
 
