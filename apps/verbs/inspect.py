@@ -1,6 +1,6 @@
 """Show what was read from each file, and the rows of any table.
 
-Every file with its collector, rows, span of time, ranks, and what could not be read and why.
+Every file with its collector, rows, ranks, and what could not be read and why, or of which file it is a copy; --json adds the span of time.
 """
 
 from __future__ import annotations

@@ -60,6 +60,8 @@ class Line:
     text: str
     is_planned: bool | None = None  # of an announcement
     peer: str | None = None  # other host or address that the line names
+    local: str | None = None  # of a kernel's line, its stamp without zone
+    uptime_s: float | None = None  # of a kernel's line, since boot
 
     @property
     def place(self) -> tuple[int, ...]:
@@ -158,7 +160,7 @@ def kernel_line(row: Mapping[str, Any], rank: int | None, logs: JobLogs, *, host
     at = logs.clocks.at({**row, "host": host})
     return Line(
         "kernel_events", row["evidence_id"], row["record"], rank, host, host, row["pid"], at, row["kind"], None, None, None, (),
-        None, (), row["message"] or row["kind"],
+        None, (), row["message"] or row["kind"], local=row["logged_at_local"], uptime_s=row["uptime_s"],
     )  # fmt: skip
 
 

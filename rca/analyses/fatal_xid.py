@@ -286,7 +286,14 @@ def _named(record: Record) -> str:
 
 
 def _when(root: Record) -> str:
-    return f" at {root.line.at:%H:%M:%S} UTC" if root.line.at is not None else ", when is not told"
+    line = root.line
+    if line.at is not None:
+        return f" at {line.at:%H:%M:%S} UTC"
+    if line.local is not None:
+        return f", when is not told (its line says {line.local.replace('T', ' ')}, no evidence tells its zone: hosts.json with that of the host does)"
+    if line.uptime_s is not None:
+        return f", when is not told (its line says {line.uptime_s:.0f} s after a boot that nothing dates: hosts.json with the host's boot places it)"
+    return ", when is not told"
 
 
 def _following(links: Sequence[tuple[Record, Link]]) -> list[dict[str, Any]]:
