@@ -158,10 +158,12 @@ def _rank_row(entry: Mapping[Any, Any]) -> dict[str, Any] | None:
         row[column] = _integer(value) if column in _NUMBERS else plain_text(value) or None
         if column in _NONE_BELOW_0 and (number := _integer(row[column])) is not None:  # -1 stands for "none" in many a launcher
             row[column] = None if number < 0 else number if column in _NUMBERS else str(number)
+        if column == "rank" and (row["rank"] is None or row["rank"] < 0):
+            return None  # the first column: a file of a million empty lines is not asked for the others
     if row["host"]:
         row["host_name"] = row["host"].strip() or None
         row["host"] = plain_host(row["host"].strip())
-    return row if row["rank"] is not None and row["rank"] >= 0 else None
+    return row
 
 
 def _integer(value: Any) -> int | None:

@@ -33,7 +33,7 @@ class Slow(AssertionError):
 @cache
 def _folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="firstfault-fuzz-"))
-    atexit.register(shutil.rmtree, folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
