@@ -101,12 +101,12 @@ class _Event:
 
     def admits(self, one: _Told) -> bool:
         """Whether a row tells this event. A file tells an event in one row; in a second one only where it holds the same log twice."""
+        own = self.files.get(one.row["evidence_id"])
+        if own is not None and (own.row["message"] != one.row["message"] or any(own.row[name] != one.row[name] for name in _STAMPS)):
+            return False
         if any(not _fits(mine, theirs) for told in self.told for mine, theirs in zip(told.who, one.who, strict=True)):
             return False
-        own = self.files.get(one.row["evidence_id"])
-        if own is not None:
-            return own.row["message"] == one.row["message"] and all(own.row[name] == one.row[name] for name in _STAMPS)
-        return any(_same_time(told, one) for told in self.told)
+        return own is not None or any(_same_time(told, one) for told in self.told)
 
     def record(self) -> KernelRecord:
         """The fullest row, completed from the others."""
@@ -134,6 +134,7 @@ def _events(group: Sequence[_Told]) -> list[_Event]:
     """Rows about one thing, sorted into events: those with an instant by it, then the others."""
     found: list[_Event] = []
     by_who: dict[tuple[int | None, int | None], list[_Event]] = defaultdict(list)
+    by_part: dict[tuple[int, int | None], list[_Event]] = defaultdict(list)  # (0, process) and (1, link)
     by_words: dict[str | None, list[_Event]] = defaultdict(list)
     for one in sorted(group, key=lambda one: (one.at is None, one.at or datetime.max, _order(one.row))):
         pid, link = one.who
@@ -142,13 +143,18 @@ def _events(group: Sequence[_Told]) -> list[_Event]:
         ]
         if one.at is None:
             near = by_words[one.row["message"]][:MOST_NEAR] + near
-        elif pid is None or link is None:
+        elif pid is None and link is None:
             near += found[-MOST_NEAR:]
+        elif pid is None or link is None:  # those that lack what this row tells, and those that tell more than it
+            part = (0, pid) if link is None else (1, link)
+            near += by_part[part][-MOST_NEAR:] + by_part[part[0], None][-MOST_NEAR:]
         event = next((event for event in near if event.admits(one)), None)
         if event is None:
             event = _Event([])
             found.append(event)
             by_who[one.who].append(event)
+            by_part[0, pid].append(event)
+            by_part[1, link].append(event)
             by_words[one.row["message"]].append(event)
         event.take(one)
     return found

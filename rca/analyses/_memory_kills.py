@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from rca.analyses._alive import was_seen_after
-from rca.analyses._job_logs import JobLogs, Line, kernel_line
+from rca.analyses._job_logs import JobLogs, Line, job_logs, kernel_line
 from rca.analyses._kernel_users import TRAINS, hosts_by_process
 from rca.kernel_record import merged
 from rca.types import Tables
@@ -25,7 +25,16 @@ __all__ = ["memory_kills"]
 
 def memory_kills(case: Tables, logs: JobLogs) -> list[Line]:
     """The kernel's records of processes killed for memory, by file and place, each once however many files tell it; with the rank where one is
-    tied to its process."""
+    tied to its process. `logs`: those of the case."""
+    return list(case.derive(_kills)) if logs is case.derive(job_logs) else _kills_of(case, logs)
+
+
+def _kills(case: Tables) -> tuple[Line, ...]:
+    """Two questions ask, and there may be very many."""
+    return tuple(_kills_of(case, case.derive(job_logs)))
+
+
+def _kills_of(case: Tables, logs: JobLogs) -> list[Line]:
     rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("pid").is_not_null()).collect().rows(named=True)
     tied = hosts_by_process(case, rows, logs)
     kills = sorted((kill.row for kill in merged(rows, logs.clocks)), key=lambda row: (row["evidence_id"], row["record"]))
