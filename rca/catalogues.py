@@ -260,8 +260,12 @@ def _key(name: str, row: Row) -> tuple[str, ...]:
 def _wrong(name: str, row: Row, words: Mapping[str, set[str]]) -> str:
     """What is wrong with the cells of a site's row; "" = nothing."""
     for column, cell in row.items():
+        if cell == EMPTIED and column in (*FILES[name].key, *FILES[name].needs):
+            return f"{column} may not be emptied: no row can do without it"
         if not cell or cell == EMPTIED:
             continue
+        if name == "xid_edges" and column in ("from", "to") and not _is_term(cell):
+            return f"{column} {cell!r} is no record: write xid:79, xid:* (any fault), xid:94/SM (of that unit), sxid:20034 or a kind of kernel_lines"
         if column == "code" and not (cell.isascii() and cell.isdigit() and len(cell) <= 6):
             return f"code {cell!r} is no number of at most six digits"
         if column in ("window_s", "early_s", "bits") and not re.fullmatch(r"-?\d{1,6}(\.\d{1,6})?", cell):
@@ -275,6 +279,12 @@ def _wrong(name: str, row: Row, words: Mapping[str, set[str]]) -> str:
         if allowed and cell not in allowed:
             return f"{column} {cell!r} is none of {', '.join(sorted(allowed))}"
     return ""
+
+
+def _is_term(cell: str) -> bool:
+    """Whether an edge can mean a record by this."""
+    kinds = {row["kind"] for row in rows("kernel_lines")}
+    return cell in kinds or re.fullmatch(r"s?xid:(?:\*|[0-9]{1,6}(?:/[A-Za-z0-9_]{1,32})?)", cell) is not None
 
 
 def _words(name: str, column: str, words: Mapping[str, set[str]]) -> set[str]:

@@ -151,6 +151,9 @@ WRONG = {  # name of the file, text, what the message says beside the file
     "an open quote": ("xid", 'code,why\n79,"open\n', "no CSV"),
     "a broken pattern": ("log_patterns", "pattern,signature,word\n(open,process_signal,open\n", "no regular expression"),
     "no number of seconds": ("xid_edges", "from,to,scope,window_s,kind,source\nxid:1,xid:2,same_gpu,soon,causes,us\n", "window_s 'soon'"),
+    "an emptied window": ("xid_edges", "from,to,scope,window_s\nxid:48,xid:63,same_gpu,-\n", "window_s may not be emptied"),
+    "an edge from nothing": ("xid_edges", "from,to,scope,window_s,kind,source\nbanana,xid:2,same_gpu,5,causes,us\n", "from 'banana'"),
+    "an edge to no number": ("xid_edges", "from,to,scope,window_s,kind,source\nxid:1,xid:4x8,same_gpu,5,causes,us\n", "to 'xid:4x8'"),
     "no such kind of line": (
         "kernel_lines",
         "pattern,kind,markers\nacme: lost,acme,acme\n",

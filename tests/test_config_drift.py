@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ import polars as pl
 import pytest
 
 from collectors import host_configs, version_lines
-from rca.analyses._config_hosts import is_load_bearing
+from rca.analyses._config_hosts import Held, compared, is_load_bearing
+from rca.analyses.config_drift import _may_explain as may_explain
 from rca.case import MemoryCase
 from rca.judge import judge
 from rca.questions import ask
 from rca.tables import TABLES
-from rca.types import Finding, Skip, Source
+from rca.types import Cite, Finding, Skip, Source
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 USUAL = {"driver": "580.82.07", "nccl": "2.21.5", "kernel": "5.15.0-105-generic", "serial": "1", "uptime": 7}
@@ -265,3 +266,17 @@ def test_a_driver_whose_halves_differ_is_told_by_its_kernel(tmp_path: Path) -> N
 
 def test_one_host_alone_cannot_be_compared(tmp_path: Path) -> None:
     assert ask(scene(tmp_path, hosts(1)), "config_drift").status == "blind"
+
+
+def test_values_seen_more_than_a_day_apart_explain_nothing_and_their_dates_are_said() -> None:
+    cite = Cite("configs", "e", "", "E0", "")
+    for days, apart in ((0, False), (0.9, False), (60, True), (-60, True)):
+        odd = NOON + timedelta(days=days)
+        held = {f"host-{n}": Held(frozenset({"570" if n == 3 else "580"}), cite, odd if n == 3 else NOON) for n in range(4)}
+        (found,) = compared({"nvidia_driver": held})
+        assert found.odd == ("host-3",)
+        assert (found.apart("host-3") is not None) is apart
+        assert may_explain(found) is not apart
+        assert (f"host-3 as of {odd:%Y-%m-%d}, the others as of 2026-03-02" in found.says) is apart
+    undated = {host: Held(one.values, one.cite) for host, one in held.items()}
+    assert may_explain(compared({"nvidia_driver": undated})[0])

@@ -3,6 +3,7 @@
 1. Values of a host: those of its own rows and of its ranks; of several dated observations of one component the latest counts.
 2. What must differ between hosts (names, addresses, serial numbers, dates), or is a measurement, is no configuration.
    Variables that only steer what is printed, recorded or measured are shown, and explain no failure.
+   Values that were seen more than a day apart are shown with their dates, and explain no failure either.
 3. A majority needs three hosts and two thirds of them with one and the same value. Two hosts that differ show a difference and no odd one.
 """
 
@@ -12,7 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from rca.analyses._job_hosts import JobHosts
@@ -24,6 +25,7 @@ __all__ = ["Compared", "Held", "Values", "compared", "hosts_of_ranks", "is_load_
 ENOUGH: Final = 3  # hosts that a majority takes
 SHARE: Final = 2 / 3  # of the hosts that have a value must have the same one
 MAX_DISTINCT: Final = 3  # values beyond which hosts simply each have their own
+SAME_TIME: Final = timedelta(days=1)  # hosts that were looked at further apart may have been alike: one may be updated since
 MAX_SHOWN: Final = 80  # characters of a value in a cite
 _NAMES: Final = (
     "hostname",
@@ -75,6 +77,7 @@ class Held:
 
     values: frozenset[str]
     cite: Cite
+    at: datetime | None = None  # when it was so (UTC); None where the source gives no date
 
     @property
     def text(self) -> str:
@@ -91,6 +94,21 @@ class Compared:
     usual: str | None  # value of the majority; None where there is none
     odd: tuple[str, ...]  # hosts with another one; empty without a majority
 
+    def apart(self, host: str) -> tuple[datetime, datetime] | None:
+        """When an odd host and the nearest of the others were looked at, where that is too far apart to compare them."""
+        at = self.held[host].at
+        others = [held.at for name, held in self.held.items() if name not in self.odd and held.at is not None]
+        nearest = min(others, key=lambda other: abs(other - at), default=None) if at is not None else None
+        return (at, nearest) if at is not None and nearest is not None and abs(nearest - at) > SAME_TIME else None
+
+    @property
+    def _dates(self) -> str:
+        told = {host: pair for host in self.odd if (pair := self.apart(host)) is not None}
+        if not told:
+            return ""
+        host, (mine, theirs) = next(iter(told.items()))
+        return f" ({host} as of {mine:%Y-%m-%d}, the others as of {theirs:%Y-%m-%d}: it may have changed since)"
+
     @property
     def says(self) -> str:
         """Component, values and how many have them."""
@@ -102,7 +120,7 @@ class Compared:
             return f"{self.component} {', '.join(each)}"
         each = (f"{self.held[host].text} on {host}" for host in self.odd[:4])
         more = f" and {len(self.odd) - 4} more hosts differ" if len(self.odd) > 4 else ""
-        return f"{self.component} {', '.join(each)}{more}, {self.usual} on the {len(self.held) - len(self.odd)} others"
+        return f"{self.component} {', '.join(each)}{more}, {self.usual} on the {len(self.held) - len(self.odd)} others{self._dates}"
 
 
 def _some(hosts: Collection[str]) -> str:
@@ -140,7 +158,8 @@ def values_of_hosts(case: Tables, logs: JobLogs, hosts: JobHosts) -> Values:
             kept = _latest(seen)
             _, evidence_id, record, value = min(kept, key=lambda row: row[1:])
             text = f"{host}: {component} {value[:MAX_SHOWN]}"
-            found[component][host] = Held(frozenset(row[3] for row in kept), Cite("configs", evidence_id, "", record, text))
+            at = max((row[0] for row in kept if row[0] is not None), default=None) if all(row[0] for row in kept) else None
+            found[component][host] = Held(frozenset(row[3] for row in kept), Cite("configs", evidence_id, "", record, text), at)
     return found
 
 

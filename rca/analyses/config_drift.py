@@ -59,7 +59,12 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not any(len(held) > 1 for held in values.values()):
         raise NotEnoughEvidence("versions of one host only are known, or of none: there is nothing to compare")
     differing = [*compared(values), *_torn_drivers(values)]
-    return [*_mentions(differing), *_accusation(case, told, job, [d for d in differing if d.odd and is_load_bearing(d.component)])]
+    return [*_mentions(differing), *_accusation(case, told, job, [d for d in differing if _may_explain(d)])]
+
+
+def _may_explain(one: Compared) -> bool:
+    """Whether a difference can make an odd host fail, and all of the odd ones were looked at when the others were."""
+    return bool(one.odd) and is_load_bearing(one.component) and not any(one.apart(host) for host in one.odd)
 
 
 def _torn_drivers(values: Values) -> list[Compared]:
