@@ -251,7 +251,7 @@ def test_inspect_shows_every_file_and_the_rows_asked_for(built: Path) -> None:
         p.relative_to(built).as_posix() for p in built.rglob("*") if p.is_file() and p.name != "case.duckdb"
     )
     for file in document["files"]:
-        assert list(file) == ["path", "collector", "rows", "skipped", "first_at", "last_at", "ranks", "guess"]
+        assert list(file) == ["path", "collector", "rows", "skipped", "first_at", "last_at", "ranks", "guess", "copy_of"]
         assert file["collector"] or file["skipped"]
     assert list(document["tables"]) == ["dumps", "ranks"]
     assert [row["rank"] for row in document["tables"]["dumps"]] == list(range(8))
