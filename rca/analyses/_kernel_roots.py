@@ -11,7 +11,8 @@
 5. A fault of a link shows at both ends. The end that several others name, or that loses several links, is the one; else the ends are a tie.
 6. A GPU or process that no rank of the job uses (`_kernel_users`) accuses nobody, unless records of the job's own GPUs follow from it. What is
    only a sign (`_kernel_signs`) counts where nothing stronger is told.
-7. Records that only tell of another's fault (lost packets, accesses of a peer) accuse nobody where that other one left no record.
+7. Errors of a disk or a mount beside those of GPUs count only where the job itself speaks of storage: every host has some that no job needs.
+8. Records that only tell of another's fault (lost packets, accesses of a peer) accuse nobody where that other one left no record.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from rca.analyses._kernel_last import GAP_S, last_chain, longest_wait_s, waited_
 from rca.analyses._kernel_signs import bus_cause, bus_gpu, is_sign
 from rca.analyses._kernel_undated import before_the_end, past
 from rca.analyses._kernel_users import Users, hosts_by_process, users_of
+from rca.analyses._storage_hints import speaks_of_storage
 from rca.catalogues import by_code
 from rca.kernel_record import merged
 from rca.policies import sites_way_out
@@ -192,6 +194,7 @@ def scene(case: Tables, told: Story) -> Scene:
     strangers = [r for r in first if r.stranger and r not in repeated and not _reaches_job(r, live, links)]
     foreign = {id(r) for r in strangers}
     node_wide, rest = _node_wide([r for r in first if id(r) not in foreign], repeated)
+    rest, disks = _without_disks(case, told, rest, has_others=bool(node_wide))
     victims = [r for r in rest if r.role == "consequence"]
     roots = _one_end(_chain_heads([r for r in rest if r.role != "consequence"]), live)
     if victims and not roots:  # what they suffer from may stand in a log whose clock nothing places
@@ -215,9 +218,19 @@ def scene(case: Tables, told: Story) -> Scene:
         frozenset((r.host, r.gpu) for r in roots if (r.host, r.gpu, r.code) in before),
         tuple(live),
         links,
-        not_counted(everything, [*live, *roots], _reasons(everything, live, span, in_time, told, steps)),
+        (*not_counted(everything, [*live, *roots], _reasons(everything, live, span, in_time, told, steps)), *disks),
         tuple(strangers),
     )
+
+
+def _without_disks(case: Tables, told: Story, records: Sequence[Record], *, has_others: bool) -> tuple[list[Record], list[Aside]]:
+    """The records without those of disks and mounts, where GPUs tell of faults and the job itself says nothing of storage; and these, with why."""
+    disks = [r for r in records if r.kind.startswith("storage") and r.line.rank is None]
+    has_others |= any(r.kind in OF_GPUS and not r.is_sign for r in records)
+    if not disks or not has_others or speaks_of_storage(case, told):
+        return list(records), []
+    kept = {id(r) for r in disks}
+    return [r for r in records if id(r) not in kept], [(r, "the job itself says nothing of storage") for r in disks]
 
 
 def _reasons(

@@ -3,7 +3,9 @@
 1. Errors of the bus (AER) are of the device that the line names. Of a disk they are storage's, of a network adapter the network's; of a port the
    device below it is not told, unless the line gives the address of a GPU.
 2. A non-fatal error lost one transaction, and the link goes on (PCI Express base specification, 6.2.2.2): alone it ended nothing for certain.
-3. A processor that stood still for less than a minute, once, went on: the kernel says so whenever a task keeps it for over 20 s.
+3. A processor that stood still for less than a minute, once, went on: the kernel says so whenever a task keeps it for over 20 s. So it does of one
+   that has not passed through its quiet state for RCU: that is a task that kept it, until it is told again and again.
+4. Floppies, discs, loop devices and memory cards hold no job's data; an error that somebody's command met on a disk is one of that command.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
+
+from rca.analyses._kernel_users import TRAINS
 
 __all__ = ["bus_cause", "bus_gpu", "is_sign"]
 
@@ -23,6 +27,9 @@ NETWORK: Final = re.compile(
 )
 ADDRESS: Final = re.compile(r"\b(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.[0-7]\b")
 STALL: Final = re.compile(r"stuck for (\d{1,9})s!")
+RCU: Final = re.compile(r"(?i)\brcu\w{0,16}\b.{0,60}\bstall")
+REMOVABLE: Final = re.compile(r"(?:fd|loop|sr|ram|zram|mmcblk)\d.*")
+BY_COMMAND: Final = re.compile(r"\bcomm (?!kworker|jbd2|xfs|kswapd|flush|writeback|ext4)(\S{1,16}?):? ")  # of no thread of the kernel
 
 
 def bus_cause(row: Mapping[str, Any]) -> str:
@@ -42,9 +49,14 @@ def bus_gpu(row: Mapping[str, Any], gpus: Collection[str]) -> str | None:
 
 
 def is_sign(row: Mapping[str, Any]) -> bool:
-    """Whether a record alone is no fault: a non-fatal error of the bus, a single short stall of a processor."""
+    """Whether a record alone is no fault: a non-fatal error of the bus, a short stall of a processor, a disk that no job uses."""
     text = row["message"] or ""
     if row["kind"] == "aer":
         return row["severity"] != "fatal" and re.search(r"(?i)non-?fatal", text) is not None
-    stall = STALL.search(text) if row["kind"] == "lockup" else None
-    return stall is not None and int(stall[1]) < STALLED_S and (row["num_folded"] or 1) < STALLS
+    if row["kind"] == "storage_nvme":
+        command = BY_COMMAND.search(f"{text} ")
+        return REMOVABLE.fullmatch(row["device"] or "") is not None or (command is not None and not TRAINS.match(command[1]))
+    if row["kind"] != "lockup" or (row["num_folded"] or 1) >= STALLS:
+        return False
+    stall = STALL.search(text)
+    return int(stall[1]) < STALLED_S if stall is not None else RCU.search(text) is not None

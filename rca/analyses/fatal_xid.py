@@ -187,8 +187,9 @@ def _finding(
     case: Tables, told: Story, seen: Scene, roots: Sequence[Record], *, sign: str | None = None, ordered_by: str | None = None
 ) -> Finding:
     logs, root = told.logs, roots[0]
-    sign = sign or _sign(seen, root)
     alone = len({r.host for r in roots}) == 1 and len({r.cause for r in roots}) == 1
+    is_open = len({r.host for r in roots}) > 1 and len({r.cause for r in roots}) > 1  # a tie says nothing of the cause either
+    sign = sign or ("doubtful_record" if is_open else _sign(seen, root))
     by_end = (
         [_ranks(case, told, r, sign) for r in roots] if alone and len({r.gpu for r in roots}) > 1 and root.cause == "nvlink_fault" else []
     )
@@ -207,6 +208,9 @@ def _finding(
         if alone
         else ""
     )
+    if is_open:
+        others = {r.host: r for r in reversed(roots) if r.host != root.host}
+        says += "".join(f", that of {r.host_words} {_named(r)}{_on([r])}{_when(r)}" for r in list(others.values())[::-1][:MAX_FOLLOWING])
     if not alone:
         says += f"; {len({r.host for r in roots})} hosts report faults, and which was first the clocks do not tell"
     if root in seen.repeated:
