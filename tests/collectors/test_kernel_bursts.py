@@ -113,7 +113,8 @@ def by_line(source: Source) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
         line, plan, _ = reader._read(peel(text), number)
         if plan is not None:
             reader.events.fold(plan, line, number)
-        cover.see(line)
+        if not line.is_inner or line.stamp.has_wall:  # what a tool quotes tells nothing of the time that its log covers
+            cover.see(line)
     cover.see_edges(data)
     tables = (TABLES["kernel_events"], reader.take_rows()), (TABLES["host_logs"], cover.rows(data.count(b"\n") + 1))
     events, logs = (table.rows(rows).to_dicts() for table, rows in tables)
