@@ -71,7 +71,10 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/drills/*": ((*FOUNDATION, "rca.drills._*"), ("polars", "numpy", "torch", "zstandard")),
     "rca/catalogue/*": ((), ()),
     "collectors/_capture/*": (("rca.errors", "collectors._capture.*"), ("pynvml",)),
-    "collectors/*": (("rca.types", "rca.tables", "rca.errors", "rca.catalogues", "rca.memory", "rca.host_names", "collectors._*"), ("polars",)),
+    "collectors/*": (
+        ("rca.types", "rca.tables", "rca.errors", "rca.catalogues", "rca.memory", "rca.host_names", "collectors._*"),
+        ("polars",),
+    ),
     "apps/charts.py": (("rca", "rca.*", "apps.*"), ("polars", "plotly")),
     "apps/explorer.py": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
     "apps/pages/*": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),

@@ -7,7 +7,6 @@ from test_event_questions import Job, at
 from rca.analyses._faults import story
 from rca.judge import judge
 
-
 RAISED: dict[str, object] = {
     "signature": "python_traceback",
     "exception": "ValueError",
