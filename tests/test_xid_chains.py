@@ -276,3 +276,36 @@ def test_edges_name_known_codes_and_their_source_and_lead_round_in_no_circle() -
         return {term} | {t for child in after.get(term, set()) - seen for t in reached(child, seen | {child})}
 
     assert [term for term in after if any(term in reached(child, frozenset()) for child in after[term])] == []
+
+
+# Disks and mounts beside GPUs, and faults that cannot be ordered
+
+
+DISK = "blk_update_request: I/O error, dev sdz, sector 2048 op 0x0:(READ)"
+MOUNT = "nfs: server fs1 not responding, still trying"
+
+
+@pytest.mark.parametrize("line", [DISK, MOUNT])
+def test_a_disk_or_mount_does_not_hide_the_gpu_of_a_job_that_says_nothing_of_storage(line: str, tmp_path: Path) -> None:
+    rack = Rack(num_hosts=2, gpus=HGX).xid(3, 0.0, 48, DOUBLE_BIT).torn_down(range(16), 5.0)
+    rack.say("host-01", -5.0, line)
+    found = [finding for finding in ask_of(rack, tmp_path).findings if finding.ranks]
+    assert [(finding.sign, finding.ranks, finding.hosts) for finding in found] == [("gpu_memory_record", (3,), ("host-00",))]
+
+
+def test_a_disk_counts_where_the_job_speaks_of_storage(tmp_path: Path) -> None:
+    rack = Rack(num_hosts=2, gpus=HGX).say("host-01", -5.0, MOUNT).xid(3, 0.5, 31, f"{MMU} FAULT_PDE ACCESS_TYPE_READ")
+    steps = [(-60.0 + 10 * n, f"INFO [rank9] step {n} loss 2.0") for n in range(6)]
+    said = [*steps, (-2.0, "ERROR [rank9] OSError: [Errno 116] Stale file handle: '/mnt/fs1/shard-3'")]
+    found = ask_of(rack, tmp_path, logs_of={9: said}).findings
+    assert any("host-01" in finding.hosts or "host-01" in finding.says for finding in found)
+
+
+def test_faults_of_two_hosts_that_the_clocks_cannot_order_leave_the_cause_open_whichever_is_written_first(tmp_path: Path) -> None:
+    memory = "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1 offset:0x0 grain:32)"
+    for number, (gpu_s, memory_s) in enumerate([(3.0, 4.0), (4.0, 3.0)]):
+        rack = Rack(num_hosts=2, gpus=HGX).xid(3, gpu_s, 79, OFF_THE_BUS).say("host-01", memory_s, memory)
+        found = only(rack, tmp_path / str(number), logs_of={9: [(-60.0 + 10 * n, f"INFO [rank9] step {n} loss 2.0") for n in range(7)]})
+        assert (found.sign, found.ranks) == ("doubtful_record", ())
+        assert "host-00" in found.says
+        assert "host-01" in found.says
