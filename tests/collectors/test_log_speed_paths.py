@@ -193,7 +193,7 @@ def test_only_a_line_that_tells_one_thing_has_a_shape() -> None:
 def test_what_is_kept_of_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log in which every line has a text of its own is given up soon, and one of many formats keeps the last ones only."""
     chance = random.Random(1)
-    monkeypatch.setattr(_log_shapes, "MAX_SHAPES", 5)
+    monkeypatch.setattr(_log_shapes, "MAX_SHAPES", 5)  # the limit alone is lowered: more formats than it are then a few lines
     asked: list[str] = []
 
     def counted(line: str) -> Mapping[str, Any] | None:
