@@ -112,7 +112,7 @@ def tables_page() -> str:
         rows = ((c.name, types[str(c.dtype)], c.doc) for c in t.columns)
         parts.append(section(t.name, f"One row per {plain(t.grain)}.", table(("column", "type", "means"), rows)))
     introduction = (
-        "The tables of a case (`case.duckdb`), as `rca/tables.py` declares them. Instants (`_at`) are UTC, durations (`_s`) seconds. "
+        "The tables of a case (`case.duckdb`), as `rca/tables/` declares them. Instants (`_at`) are UTC, durations (`_s`) seconds. "
         "A missing value is null. `evidence_id` and `record` lead from a row to the file and the place in it."
     )
     return page("Tables", introduction, parts)

@@ -1,4 +1,4 @@
-"""The five nouns: Source, (Table in `tables.py`), Finding with Cites, Verdict, Advice; and the contracts of the plugins."""
+"""The five nouns: Source, (Table in `rca/tables/`), Finding with Cites, Verdict, Advice; and the contracts of the plugins."""
 
 from __future__ import annotations
 

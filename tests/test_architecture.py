@@ -30,7 +30,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/__init__.py": (("rca.case", "rca.judge", "rca.sources"), ()),  # when asked for: the test below holds it to that
     "rca/plugins.py": ((), ()),
     "rca/errors.py": ((), ()),
-    "rca/tables.py": (FOUNDATION, ("polars",)),
+    "rca/tables/*": ((*FOUNDATION, "rca.tables._*"), ("polars",)),
     "rca/causes.py": (FOUNDATION, ("polars",)),
     "rca/sources.py": (FOUNDATION, ()),
     "rca/catalogues.py": (("rca.errors", "rca.causes"), ()),
@@ -73,15 +73,28 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "collectors/_capture/*": (("rca.errors", "collectors._capture.*"), ("pynvml",)),
     "collectors/*": (
         ("rca.types", "rca.tables", "rca.errors", "rca.catalogues", "rca.memory", "rca.host_names", "collectors._*"),
-        ("polars",),
+        ("polars", "yaml", "icalendar", "tensorboard"),
     ),
     "apps/charts.py": (("rca", "rca.*", "apps.*"), ("polars", "plotly")),
     "apps/explorer.py": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
     "apps/pages/*": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),
     "apps/verbs/capture.py": (("rca", "rca.*", "apps.*", "collectors._capture.*"), ()),
-    "apps/*": (("rca", "rca.*", "apps.*"), ("polars", "numpy")),
+    "apps/*": (("rca", "rca.*", "apps.*"), ("polars", "numpy", "fsspec")),
 }
-IN_FUNCTIONS_ONLY = ("torch", "sklearn", "scipy", "duckdb", "plotly", "streamlit", "zstandard", "pynvml")
+IN_FUNCTIONS_ONLY = (
+    "torch",
+    "sklearn",
+    "scipy",
+    "duckdb",
+    "plotly",
+    "streamlit",
+    "zstandard",
+    "pynvml",
+    "yaml",
+    "icalendar",
+    "tensorboard",
+    "fsspec",
+)
 TRAINING_SCRIPT = "rca/drills/_job.py"  # runs as the injected job's own program, never imported by the library
 # Functions that catch broadly. The runners record what they caught; the others open compressed bytes, whose library raises a type
 # of its own that is loaded on demand, and raise again whatever is not that.

@@ -90,7 +90,7 @@ class Ledger:
 
 
 def open_ledger(incidents: pl.DataFrame, stages: pl.DataFrame, attempts: pl.DataFrame) -> Ledger:
-    """The ledger of the tables `incidents`, `stages` and `attempts` (rca/tables.py), in any order of rows."""
+    """The ledger of the tables `incidents`, `stages` and `attempts` (rca/tables/), in any order of rows."""
     kept = _newest(incidents.filter(pl.col("incident_id").is_not_null()), ["incident_id"], ["revision", "closed_at"])
     plain, num_words = _closed_words(kept)
     plain, num_odd = _possible(plain)

@@ -1,0 +1,82 @@
+"""What NCCL's own tools say: the RAS subsystem's snapshots and the Inspector's finished calls."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rca.tables._declare import BOOL, FLOAT, FROM, INSTANT, INT, OF_RANK, TEXT, Column, Table, table
+
+__all__ = ["DECLARED"]
+
+_SNAPSHOT: Final = (
+    Column("snapshot", INT, "1, 2, ...: which status report of the file"),
+    Column("taken_at", INSTANT, "when it was taken; null unless the file gives date, year and zone"),
+    Column("taken_at_local", TEXT, "what the file gives instead: YYYY-MM-DDThh:mm:ss, MM-DDThh:mm:ss or hh:mm:ss, fraction kept"),
+    Column("comm", TEXT, "communicator as printed (hash); null = the row is of a group of them"),
+)
+
+DECLARED: Final[tuple[Table, ...]] = (
+    table(
+        "nccl_calls",
+        "finished call of a communicator's rank (a hang leaves a gap)",
+        Column("comm", TEXT, "communicator as printed"),
+        Column("comm_name", TEXT, "its name, where given"),
+        Column("group_rank", INT, "rank in the communicator, not the global one"),
+        Column("group_size", INT, "ranks of the communicator"),
+        Column("num_hosts", INT, "nodes of the communicator"),
+        Column("host", TEXT, "host"),
+        Column("pid", INT, "process"),
+        Column("collective_seq_id", INT, "number of the collective of that kind in the communicator"),
+        Column("op", TEXT, "operation as printed"),
+        Column("is_p2p", BOOL, "point-to-point call"),
+        Column("peer", INT, "the other rank in the communicator, of a point-to-point call"),
+        Column("size_bytes", INT, "message size"),
+        Column("exec_s", FLOAT, "time of the call, s"),
+        Column("timing_source", TEXT, "kernel_gpu, kernel_cpu, collective_cpu, as printed"),
+        Column("bus_gb_s", FLOAT, "bus bandwidth, GB/s"),
+        Column("logged_at", INSTANT, "when it was written down"),
+        lead=OF_RANK,
+    ),
+    table(
+        "nccl_ras",
+        "communicator (in text a group of them) in a status report of RAS",
+        *_SNAPSHOT,
+        Column("version", TEXT, "NCCL version"),
+        Column("group", INT, "number of the group of communicators in the text"),
+        Column("num_comms", INT, "communicators in the group"),
+        Column("num_hosts", INT, "nodes per communicator"),
+        Column("num_ranks", INT, "ranks per communicator"),
+        Column("num_missing", INT, "ranks without data; null = not told"),
+        Column("status", TEXT, "RUNNING, INIT, FINALIZE, ABORT, NOCOMM, MIXED, UNKNOWN, ... as printed"),
+        Column("errors", TEXT, "OK, MISMATCH, INCOMPLETE, ERROR, TIMEOUT, ... as printed"),
+        lead=FROM,
+    ),
+    table(
+        "nccl_ras_ranks",
+        "communicator x rank or process that RAS names",
+        *_SNAPSHOT,
+        Column("group_rank", INT, "rank in the communicator, not the global one"),
+        Column("host", TEXT, "node as printed"),
+        Column("pid", INT, "process"),
+        Column("local_gpu", INT, "CUDA device on its node"),
+        Column("status", TEXT, "state of that rank, as printed"),
+        Column("is_missing", BOOL, "RAS has no data of it"),
+        Column("is_unresponsive", BOOL, "its process does not answer RAS"),
+        Column("is_dead", BOOL, "RAS takes its process for dead"),
+        Column("has_async_error", BOOL, "the rank reports an asynchronous error"),
+        lead=FROM,
+    ),
+    table(
+        "nccl_ras_ops",
+        "communicator x operation (x rank where given): how many calls were launched",
+        *_SNAPSHOT,
+        Column("group_rank", INT, "rank in the communicator; null = over its ranks"),
+        Column("op", TEXT, "operation as printed"),
+        Column("num_calls", INT, "calls launched by that rank (or by most ranks)"),
+        Column("num_behind", INT, "ranks that launched fewer"),
+        Column("count_behind", INT, "calls that those launched"),
+        Column("num_ahead", INT, "ranks that launched more"),
+        Column("count_ahead", INT, "calls that those launched"),
+        lead=FROM,
+    ),
+)
