@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["analysis_document", "diagnosis_document", "inspect_document", "site_document", "skipped", "to_json"]
 
 COVERED = ("dumps", "stacks", "steps", "log_events")
+_NO_SPAN = {"first_at": None, "last_at": None, "first_at_local": None, "last_at_local": None}
+_NOT_SEEN_THEN = ("boot_at", "timeout_at")  # a moment that the file tells of, long before it was written
 _ODD = re.compile(r"[^\n\x20-\x7e]")
 
 
@@ -166,7 +168,7 @@ def skipped(case: Case, inventory: Inventory) -> list[dict[str, Any]]:
 
 
 def inspect_document(case: Case, inventory: Inventory, tables: Sequence[str]) -> dict[str, Any]:
-    """`rca.inspect/1`: what was read from each file, and the rows of the tables asked for."""
+    """`rca.inspect/1`: what was read from each file, the rows of the tables asked for, and which questions the evidence leaves open."""
     import polars as pl
 
     from rca.tables import TABLES
@@ -176,15 +178,18 @@ def inspect_document(case: Case, inventory: Inventory, tables: Sequence[str]) ->
     files: dict[str, dict[str, Any]] = {}
     for r in case.table("readings").collect().iter_rows(named=True):
         key = r["evidence_id"]
+        if r["path"] in files:  # one more collector that read it
+            files[r["path"]]["collector"] += f",{r['collector']}"
+            continue
         paths.setdefault(key, r["path"])
+        is_first = paths[key] == r["path"]  # what a copy holds was read once
         why = r["problem"] or r["first_skip"]
         files[r["path"]] = {
             "path": r["path"],
             "collector": r["collector"],
-            "rows": counts.get(key, {}) if paths[key] == r["path"] else {},
+            "rows": counts.get(key, {}) if is_first else {},
             "skipped": [{"record": r["first_skip_record"], "why": why, "count": r["num_skipped"] or 1}] if why else [],
-            "first_at": spans.get(key, (None, None))[0],
-            "last_at": spans.get(key, (None, None))[1],
+            **(spans.get(key, _NO_SPAN) if is_first else _NO_SPAN),
             "ranks": sorted(ranks.get(key, ())),
             "guess": r["guess"],
             "copy_of": r["copy_of"],
@@ -192,7 +197,7 @@ def inspect_document(case: Case, inventory: Inventory, tables: Sequence[str]) ->
     for u in inventory.unreadable:
         files[u.path] = {
             "path": u.path, "collector": None, "rows": {}, "skipped": [{"record": None, "why": u.why, "count": 1}],
-            "first_at": None, "last_at": None, "ranks": [], "guess": None, "copy_of": None,
+            **_NO_SPAN, "ranks": [], "guess": None, "copy_of": None,
         }  # fmt: skip
     shown: dict[str, Any] = {}
     for name in tables:
@@ -200,32 +205,67 @@ def inspect_document(case: Case, inventory: Inventory, tables: Sequence[str]) ->
         if "evidence_id" in TABLES[name].schema and "path" not in frame.columns:
             frame = frame.with_columns(pl.col("evidence_id").replace_strict(paths, default=None, return_dtype=pl.String).alias("path"))
         shown[name] = frame.to_dicts()
-    return {"schema_version": "rca.inspect/1", "files": [files[path] for path in sorted(files)], "tables": shown}
+    document: dict[str, Any] = {"schema_version": "rca.inspect/1", "files": [files[path] for path in sorted(files)], "tables": shown}
+    return {**document, "open": open_questions(case)}
 
 
-def _per_file(case: Case) -> tuple[dict[str, dict[str, int]], dict[str, tuple[Any, Any]], dict[str, set[int]]]:
-    """Per evidence_id: rows by table, first and last instant, ranks."""
+def open_questions(case: Case) -> list[dict[str, Any]]:
+    """The questions that could not be asked of this evidence: what each asks, the tables that lack rows, and which collectors fill them."""
+    from rca import plugins
+    from rca.reading import collectors
+
+    fills = {name: collector.EMITS for name, collector in collectors().items()}
+    has_rows = {name for (name,) in case.table("readings").select("collector").drop_nulls().unique().collect().iter_rows()}
+    found = []
+    for r in case.table("outcomes").sort("analysis").collect().iter_rows(named=True):
+        if r["status"] != "blind":
+            continue
+        analysis = plugins.load("rca.analyses", r["analysis"])
+        empty = [table for table in analysis.NEEDS if not case.table(table).head(1).collect().height]
+        by = sorted({name for name, emits in fills.items() for table in empty if table in emits})
+        asks = (analysis.__doc__ or "").strip().splitlines()[0]
+        found.append(
+            {
+                "question": r["analysis"],
+                "asks": asks,
+                "why": r["why"],
+                "lacks": empty,
+                "filled_by": by,
+                "was_read": sorted(has_rows & {*by}),
+            }
+        )
+    return found
+
+
+def _per_file(case: Case) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, Any]], dict[str, set[int]]]:
+    """Per evidence_id: rows by table, first and last moment, ranks."""
     import polars as pl
 
     from rca.tables import TABLES
 
     counts: dict[str, dict[str, int]] = defaultdict(dict)
-    spans: dict[str, tuple[Any, Any]] = {}
+    spans: dict[str, dict[str, Any]] = {}
     ranks: dict[str, set[int]] = defaultdict(set)
     for name, table in TABLES.items():
         if not table.from_evidence or name in ("evidence", "readings"):
             continue
         columns = [pl.len().alias("n")]
-        has_rank, moment = "rank" in table.schema, next((c for c in ("created_at", "sampled_at") if c in table.schema), None)
+        has_rank = "rank" in table.schema and name != "memberships"
         if has_rank:
             columns.append(pl.col("rank").drop_nulls().unique().alias("ranks"))
-        if moment:
-            columns += [pl.col(moment).min().alias("first"), pl.col(moment).max().alias("last")]
+        for ending in ("_at", "_at_local"):
+            moments = [column for column in table.schema if column.endswith(ending) and column not in _NOT_SEEN_THEN]
+            if moments:
+                columns.append(pl.min_horizontal(pl.col(moments).min()).alias(f"first{ending}"))
+                columns.append(pl.max_horizontal(pl.col(moments).max()).alias(f"last{ending}"))
         for r in case.table(name, with_stale=True).group_by("evidence_id").agg(columns).collect().iter_rows(named=True):
             key = r["evidence_id"]
             counts[key][name] = r["n"]
-            if has_rank and name not in ("memberships",):
-                ranks[key] |= set(r["ranks"])
-            if moment and r["first"] is not None:
-                spans[key] = (r["first"], r["last"])
+            ranks[key] |= set(r.get("ranks", ()))
+            span = spans.setdefault(key, dict(_NO_SPAN))
+            for place, better in (("first", min), ("last", max)):
+                for ending in ("_at", "_at_local"):
+                    told = [moment for moment in (span[place + ending], r.get(place + ending)) if moment is not None]
+                    if told:
+                        span[place + ending] = better(told)
     return counts, spans, ranks

@@ -17,6 +17,7 @@ import polars as pl
 
 from rca import plugins
 from rca.errors import EvidenceError
+from rca.guesses import guess
 from rca.memory import PER_BYTE, memory_limit
 from rca.tables import TABLES
 from rca.types import Collector, Skip, Source
@@ -185,7 +186,7 @@ def read_source(
         return reading
     if not claimants:
         reading.problem = "no collector recognises it"
-        reading.guess = _guess(head)
+        reading.guess = guess(head)
     reading.is_unique = any("dumps" in known[name].EMITS for name in claimants)
     for name in claimants:
         _read_with(name, known[name], source, parts, reading, read)
@@ -213,20 +214,6 @@ def _read_with(name: str, collector: Collector, source: Source, parts: Parts, re
     except Exception as error:  # noqa: BLE001 - runner site: recorded, and the other files are still read
         reading.problem = f"the {name} reader failed: {type(error).__name__}: {str(error)[:200]}"
         reading.skip(Skip(None, reading.problem))
-
-
-def _guess(head: bytes) -> str:
-    """The nearest thing an unrecognised file could be, in words."""
-    if head[:1] == b"\x80":
-        return "a pickle, but without the keys of a recorder dump (not opened)"
-    if head[:4] in (b"PK\x03\x04", b"\x89PNG", b"%PDF", b"\x7fELF"):
-        return {b"PK": "a zip archive", b"\x89P": "a picture", b"%P": "a PDF", b"\x7fE": "a program or core file"}[head[:2]]
-    text = head[:4096]
-    if sum(byte < 9 or 13 < byte < 32 for byte in text) > len(text) // 20:
-        return "binary data"
-    if text.lstrip()[:1] in (b"{", b"["):
-        return "JSON of a kind that no collector reads yet"
-    return "text of a kind that no collector reads yet"
 
 
 def readings_frame(readings: Sequence[Reading]) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from _house import ROOT
 PACKAGES = ("rca", "collectors", "apps")
 FILES = tuple(sorted(p.relative_to(ROOT).as_posix() for package in PACKAGES for p in (ROOT / package).rglob("*.py")))
 FOUNDATION = ("rca", "rca.types", "rca.tables", "rca.causes", "rca.errors", "rca.plugins", "rca.catalogues", "rca.memory")
-ENGINE = (*FOUNDATION, "rca.roster", "rca.sources", "rca.reading", "rca.topology", "rca.belonging", "rca.timing_sets")
+ENGINE = (*FOUNDATION, "rca.roster", "rca.sources", "rca.guesses", "rca.reading", "rca.topology", "rca.belonging", "rca.timing_sets")
 STDLIB = frozenset(sys.stdlib_module_names)
 
 # file pattern -> (modules of the project, third-party packages) it may import, the first pattern that fits; the standard library always
@@ -50,7 +50,8 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/policies.py": (FOUNDATION, ()),
     "rca/checkpoints.py": (FOUNDATION, ("polars",)),
     "rca/commands.py": ((*FOUNDATION, "rca.roster"), ()),
-    "rca/reading.py": (FOUNDATION, ("polars",)),
+    "rca/guesses.py": (FOUNDATION, ()),
+    "rca/reading.py": ((*FOUNDATION, "rca.guesses"), ("polars",)),
     "rca/questions.py": (FOUNDATION, ("polars",)),
     "rca/case.py": (ENGINE, ("polars", "duckdb", "numpy")),
     "rca/judge.py": ((*FOUNDATION, "rca.roster", "rca.questions", "rca.diagnose", "rca.advise", "rca.checkpoints"), ("polars",)),

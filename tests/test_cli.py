@@ -242,21 +242,31 @@ def test_a_question_without_its_evidence_is_blind_and_exit_1(tmp_path: Path) -> 
 
 
 def test_inspect_shows_every_file_and_the_rows_asked_for(built: Path) -> None:
-    done = call("inspect", built, "--json", "--table", "dumps", "--table", "ranks")
+    done = call("inspect", built, "--json", "--table", "dumps", "--table", "ranks", "--table", "outcomes")
     assert done.code == 0
     document = done.doc
-    assert list(document) == ["schema_version", "files", "tables"]
+    assert list(document) == ["schema_version", "files", "tables", "open"]
     assert document["schema_version"] == "rca.inspect/1"
+    blind = {row["analysis"] for row in document["tables"]["outcomes"] if row["status"] == "blind"}
+    assert {question["question"] for question in document["open"]} == blind
+    for question in document["open"]:
+        assert question["asks"].endswith("?") or "?" in question["asks"]
+        assert question["why"]
+        assert all(
+            document_rows == []
+            for document_rows in (call("inspect", built, "--json", "--table", name).doc["tables"][name] for name in question["lacks"])
+        )
     assert [f["path"] for f in document["files"]] == sorted(
         p.relative_to(built).as_posix() for p in built.rglob("*") if p.is_file() and p.name != "case.duckdb"
     )
     for file in document["files"]:
-        assert list(file) == ["path", "collector", "rows", "skipped", "first_at", "last_at", "ranks", "guess", "copy_of"]
+        spans = ["first_at", "last_at", "first_at_local", "last_at_local"]
+        assert list(file) == ["path", "collector", "rows", "skipped", *spans, "ranks", "guess", "copy_of"]
         assert file["collector"] or file["skipped"]
-    assert list(document["tables"]) == ["dumps", "ranks"]
+    assert list(document["tables"]) == ["dumps", "ranks", "outcomes"]
     assert [row["rank"] for row in document["tables"]["dumps"]] == list(range(8))
-    for name, rows in document["tables"].items():
-        for row in rows:
+    for name in ("dumps", "ranks"):
+        for row in document["tables"][name]:
             assert list(row) == [*TABLES[name].schema.names(), "path"]
             assert (built / row["path"]).is_file()
 
@@ -271,9 +281,13 @@ def test_every_table_can_be_asked_for_and_is_there_even_when_empty(built: Path) 
 
 def test_inspect_as_text_names_files_reasons_and_rows(built: Path) -> None:
     out = call("inspect", built, "--table", "dumps").out
-    assert out.splitlines()[0].split() == ["file", "collector", "ranks", "rows", "not", "read"]
-    assert re.search(r"fr/nccl_trace_rank_0 +flight_recorder +0 ", out)
-    assert re.search(r"^notes.txt +- +- +- +\w+ \w+", out, re.MULTILINE), "a file that is not read has a reason"
+    assert re.match(r".*: \d+ files, \d+ read by \d+ collectors\n\nfile +collector +ranks +when \(UTC\) +rows\n", out)
+    assert re.search(r"^fr/nccl_trace_rank_\{0-7\} \(8 files\) +flight_recorder +0-7 +\d{4}-\d\d-\d\d ", out, re.MULTILINE)
+    assert re.search(r"^Not read, or not all of it\n(?: .*\n)*?  notes.txt: no collector recognises it; \w+", out, re.MULTILINE)
+    assert re.search(r"^  recorder dumps +8 of 8$", out, re.MULTILINE)
+    assert re.search(r"^  no replays; to bring: .*\n    replay_proof: ", out, re.MULTILINE)
+    every = call("inspect", built, "--all").out
+    assert all(re.search(rf"^fr/nccl_trace_rank_{rank} +flight_recorder +{rank} ", every, re.MULTILINE) for rank in range(8))
     assert f"dumps: one row per {TABLES['dumps'].grain}" in out
 
 

@@ -1,6 +1,7 @@
-"""Show what was read from each file, and the rows of any table.
+"""Show what was read from each file, which questions the evidence leaves open, and the rows of any table.
 
-Every file with its collector, rows, ranks, and what could not be read and why, or of which file it is a copy; --json adds the span of time.
+Every file with its collector, ranks, span of time and rows, or of which file it is a copy; what could not be read and why, with the nearest known
+format; which ranks each kind of evidence covers; and what to bring for the questions that could not be asked.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ __all__ = ["arguments", "run"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca inspect PATH [--table T ...] [--json] [--case FILE] [--site FOLDER]`."""
+    """`rca inspect PATH [--table T ...] [--all] [--json] [--case FILE] [--site FOLDER]`."""
     parser.add_argument("path", metavar="PATH", help="folder, file or .tar.gz with the evidence")
     parser.add_argument("--table", action="append", default=[], metavar="T", help="also print the rows of this table (may be repeated)")
+    parser.add_argument("--all", action="store_true", help="a line for every file, also where many are alike")
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.inspect/1) on stdout")
     parser.add_argument("--case", metavar="FILE", help="where the case file goes")
     option(parser)
@@ -23,10 +25,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code: 0, or 3 when no file was recognised."""
-    from apps.document import inspect_document, to_json
+    from apps.document import coverage, inspect_document, to_json
     from apps.session import open_session
     from apps.text import columns, write
+    from apps.tour import tour
     from rca.errors import UsageError
+    from rca.roster import roster as roster_of
     from rca.tables import TABLES
 
     unknown = [name for name in args.table if name not in TABLES]
@@ -36,20 +40,14 @@ def run(args: argparse.Namespace) -> int:
         case = session.case()
         try:
             document = inspect_document(case, session.inventory, args.table)
+            roster = roster_of(case)
         finally:
             case.close()
     files = document["files"]
     if args.json:
         write([to_json(document)])
         return 0 if any(f["collector"] for f in files) else 3
-    rows = []
-    for f in files:
-        what = ", ".join(f"{n} {table}" for table, n in sorted(f["rows"].items())) or "-"
-        why = "; ".join(s["why"] for s in f["skipped"]) + (f" (looks like {f['guess']})" if f["guess"] else "")
-        why = "; ".join(filter(None, (f"copy of {f['copy_of']}" if f["copy_of"] else "", why)))
-        ranks = ",".join(map(str, f["ranks"][:6])) + ("..." if len(f["ranks"]) > 6 else "") or "-"
-        rows.append((f["path"], f["collector"] or "-", ranks, what, why))
-    write(columns(("file", "collector", "ranks", "rows", "not read"), rows))
+    write(tour(args.path, document, coverage(roster), every_file=args.all))
     for name, table in document["tables"].items():
         header = [c for c in TABLES[name].schema.names() if c not in ("evidence_id", "job_id", "attempt")]
         cells = [[str(row.get(column) if row.get(column) is not None else "-")[:60] for column in header] for row in table]
