@@ -49,7 +49,9 @@ _NAMES: Mapping[str, tuple[str, ...]] = {  # column -> spellings, lower case
 _NUMBERS = ("rank", "local_rank", "pid", "dp", "tp", "pp", "cp", "ep")
 _ONE_PER_RANK = ("local_rank", "gpu", "dp", "tp", "pp", "cp", "ep")
 _NONE_BELOW_0 = frozenset({*_NUMBERS, "gpu"} - {"rank"})
-_NOT_A_MAP = re.compile(rb'"(t_ns|round|step|loss|format|rc|os_thread_id|frames|started_at|dur_ms|t_start_ns|entries|communicators|coll_perf|traceEvents)"')
+_NOT_A_MAP = re.compile(
+    rb'"(t_ns|round|step|loss|format|rc|os_thread_id|frames|started_at|dur_ms|t_start_ns|entries|communicators|coll_perf|traceEvents)"'
+)
 _JSON_RANK = re.compile(rb'"(?:global_|world_)?rank"\s*:\s*"?\d')
 _JSON_HOST = re.compile(rb'"(?:host|hostname|node|node_?name)"\s*:', re.I)
 _JSON_PAIRS = re.compile(rb'\s*\{\s*"\d{1,7}"\s*:\s*(?:"[A-Za-z][\w.\-]{0,200}"|\{\s*"(?:host|hostname|node)")')

@@ -181,6 +181,7 @@ def read_source(
             return reading
         claimants = [name for name in known if known[name].claims(source.path, head)]
         claimants = [name for name in claimants if hasattr(known[name], "SCHEMA")] or claimants  # a record of ours may quote any log
+        claimants = [name for name in claimants if getattr(known[name], "IS_ALONE", False)] or claimants
     except Exception as error:  # noqa: BLE001 - runner site: a collector that trips over a head must not end the run
         reading.problem = f"cannot be recognised: {type(error).__name__}: {error}"
         return reading
