@@ -13,7 +13,7 @@ from typing import Final
 
 __all__ = ["host_in_folder", "host_in_name"]
 
-_ENDINGS: Final = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|tsv|list|ya?ml|gz|zst|xz|\d{1,8}))+$", re.I)
+_ENDINGS: Final = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|tsv|list|ya?ml|gz|zst|bz2|xz|\d{1,8}))+$", re.I)
 _KERNEL: Final = r"dmesg(?:-[a-z])?|kern(?:el)?|kmsg|journal(?:ctl)?(?:-[a-z])?|syslog|messages"
 _CONTENT: Final = (
     rf"{_KERNEL}|pip3?|freeze|list|packages?|env|environ(?:ment)?|printenv|collect|torch|info|nvidia|smi|query|q|versions?|configs?|facts?"

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import os
 import stat
-import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
+from rca import archives
 from rca.errors import UsageError
 from rca.types import Compression, Source
 
 __all__ = ["Inventory", "Unreadable", "inventory"]
 
 IGNORED_NAMES = frozenset({"truth.json", "case.duckdb", ".git"})  # a drill's answer is never read; a case is not evidence
-MAX_ARCHIVE_FILES = 2_000_000
-MAX_UNPACKED = (8 << 30, 200)  # bytes that any archive may unpack to, or so many times its own size, whichever is more
 WORKSPACE = ".case-tmp-"  # part of the name of the folder a case is built in, which may lie inside the evidence
-_GZIP, _ZSTD, _DUCKDB = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"DUCK"
+HEAD = 560  # bytes that tell an archive
+_DUCKDB = b"DUCK"
+_COMPRESSED: tuple[tuple[bytes, Compression], ...] = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"BZh", "bz2"),
+    (b"\xfd7zXZ\x00", "xz"),
+)
 
 
 @dataclass(frozen=True)
@@ -50,42 +53,46 @@ class Inventory:
 
 
 def inventory(root: Path, spool: Path) -> Inventory:
-    """All raw files below `root` (a folder, a file or a tar archive). Archives are unpacked into `spool` under neutral names."""
+    """All raw files below `root` (a folder, a file or an archive). Archives are unpacked into `spool` under neutral names."""
     if not root.exists():
-        raise UsageError(f"{root}: no such file or folder. Name the folder (or .tar.gz) that holds the dumps.")
-    sources: list[Source] = []
-    unreadable: list[Unreadable] = []
-    for path, name in _walk(root, unreadable):
+        raise UsageError(f"{root}: no such file or folder. Name the folder (or archive) that holds the dumps.")
+    found = _Found(spool, num_folders=[len(list(spool.iterdir())) if spool.exists() else 0])
+    for path, name in _walk(root, found.unreadable):
         try:
-            _add(path, name, spool, sources, unreadable)
+            _add(path, name, found)
         except OSError as error:
-            unreadable.append(Unreadable(name, f"cannot be opened: {error.strerror or error}"))
-    return Inventory(root, tuple(sorted(sources, key=lambda s: s.path)), tuple(sorted(unreadable, key=lambda u: u.path)))
+            found.unreadable.append(Unreadable(name, f"cannot be opened: {error.strerror or error}"))
+    return Inventory(root, tuple(sorted(found.sources, key=lambda s: s.path)), tuple(sorted(found.unreadable, key=lambda u: u.path)))
+
+
+@dataclass
+class _Found:
+    """What was found so far, and where archives are unpacked."""
+
+    spool: Path
+    sources: list[Source] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
+    num_folders: list[int] = field(default_factory=list)  # below the spool: one number
 
 
 def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[tuple[Path, str]]:
     if not root.is_dir():
-        yield root, printable(root.name)
+        yield root, archives.printable(root.name)
         return
     real = root.resolve()
     for folder, folders, files in os.walk(
-        root, onerror=lambda e: unreadable.append(Unreadable(printable(str(e.filename)), f"cannot be listed: {e.strerror}"))
+        root, onerror=lambda e: unreadable.append(Unreadable(archives.printable(str(e.filename)), f"cannot be listed: {e.strerror}"))
     ):
         folders[:] = sorted(name for name in folders if name not in IGNORED_NAMES and WORKSPACE not in name)
         for name in sorted(files):
             path = Path(folder) / name
             if name in IGNORED_NAMES or WORKSPACE in name:
                 continue
-            shown = printable(path.relative_to(root).as_posix())
+            shown = archives.printable(path.relative_to(root).as_posix())
             if path.is_symlink() and not _stays_inside(path, real):
                 unreadable.append(Unreadable(shown, "a link that leaves the folder or leads nowhere: not followed"))
                 continue
             yield path, shown
-
-
-def printable(name: str) -> str:
-    """A file name that can be written out: bytes that are no UTF-8 are shown as replacement characters."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _stays_inside(link: Path, real: Path) -> bool:
@@ -95,61 +102,33 @@ def _stays_inside(link: Path, real: Path) -> bool:
         return False
 
 
-def _add(path: Path, name: str, spool: Path, sources: list[Source], unreadable: list[Unreadable]) -> None:
+def _add(path: Path, name: str, found: _Found, room: archives.Room | None = None) -> None:
+    """A file as a source, or what is in it as sources, where it is an archive. `room` is that of the archive it lies in."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        unreadable.append(Unreadable(name, "no regular file (a pipe, socket or device): not opened"))
+        found.unreadable.append(Unreadable(name, "no regular file (a pipe, socket or device): not opened"))
         return
     with path.open("rb") as file:
-        start = file.read(560)
+        start = file.read(HEAD)
     if start[8:12] == _DUCKDB:
         return  # a case of ours, whatever its name
-    compression: Compression = "gzip" if start[:2] == _GZIP else "zstd" if start[:4] == _ZSTD else "none"
+    compression: Compression = next((name for magic, name in _COMPRESSED if start.startswith(magic)), "none")
     modified = datetime.fromtimestamp(status.st_mtime, UTC) if abs(status.st_mtime) < 1 << 36 else None
     source = Source(name, path, status.st_size, compression, modified)
-    head = start if compression == "none" else source.head[:560]
-    if head[257:262] == b"ustar":
-        _unpack(source, spool, sources, unreadable)
-    else:
-        sources.append(source)
-
-
-def _unpack(archive: Source, spool: Path, sources: list[Source], unreadable: list[Unreadable]) -> None:
-    """Regular members of a tar archive as files of their own, under numbered names: a member's name is never used as a path."""
-    folder = spool / f"{len(list(spool.iterdir())):04d}" if spool.exists() else spool / "0000"
-    folder.mkdir(parents=True)
-    budget = max(MAX_UNPACKED[0], MAX_UNPACKED[1] * archive.size_bytes)
-    try:
-        with archive.open() as raw, tarfile.open(fileobj=raw, mode="r|") as tar:
-            for number, member in enumerate(tar):
-                name = f"{archive.path}/{printable(member.name.lstrip('./'))}"
-                if number >= MAX_ARCHIVE_FILES:
-                    unreadable.append(Unreadable(archive.path, f"more than {MAX_ARCHIVE_FILES:,} members: the rest is not read"))
-                    break
-                if not member.isreg() or Path(member.name).name in IGNORED_NAMES:
-                    continue
-                budget -= member.size
-                content = tar.extractfile(member)
-                if budget < 0 or content is None:
-                    unreadable.append(Unreadable(name, "the archive unpacks to far more than its size: not read further"))
-                    break
-                target = folder / f"{number:07d}"
-                _copy(content, target)
-                moment = min(max(float(member.mtime), 0.0), float(1 << 35)) if math.isfinite(member.mtime) else 0.0
-                os.utime(target, (moment, moment))
-                _add(target, name, spool, sources, unreadable)
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        unreadable.append(Unreadable(archive.path, f"the archive breaks off ({error}); its whole members were read"))
-    except Exception as error:
-        if not type(error).__module__.startswith(("zlib", "zstd")) and type(error).__name__ not in (
-            "error",
-            "ZstdError",
-        ):
-            raise
-        unreadable.append(Unreadable(archive.path, f"the archive breaks off ({error}); its whole members were read"))
-
-
-def _copy(content: IO[bytes], target: Path) -> None:
-    with target.open("wb") as out:
-        while part := content.read(1 << 20):
-            out.write(part)
+    kind = archives.kind_of(source, start if compression == "none" else source.head[:HEAD])
+    if not kind:
+        found.sources.append(source)
+        return
+    inside = replace(room, depth=room.depth + 1) if room else archives.Room.of(status.st_size, found.num_folders)
+    if inside.depth > archives.MAX_DEPTH:
+        found.unreadable.append(Unreadable(name, f"more than {archives.MAX_DEPTH} archives in one another: not opened"))
+        return
+    for part in archives.unpack(source, kind, found.spool, inside):
+        if isinstance(part, archives.Problem):
+            found.unreadable.append(Unreadable(part.name, part.why))
+        elif part.name == name:  # no folder after all: a document that lay compressed
+            found.sources.append(source)
+        elif part.name.rpartition("/")[2] not in IGNORED_NAMES:
+            _add(part.file, part.name, found, inside)
+    if room:
+        room.bytes_left, room.members_left = inside.bytes_left, inside.members_left

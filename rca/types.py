@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import hashlib
 import io
+import lzma
 import re
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -47,13 +49,13 @@ _BYTE_ORDER_MARKS = (  # of a text; that of UTF-32 begins like that of UTF-16
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _SUFFIXES = re.compile(
-    r"(\.(json|jsonl|txt|log|pkl|pickle|bin|dump|trace|out|err|stderr|stdout|gz|zst|zstd|main|trainer|worker\d*))+$",
+    r"(\.(json|jsonl|txt|log|pkl|pickle|bin|dump|trace|out|err|stderr|stdout|gz|zst|zstd|bz2|xz|main|trainer|worker\d*))+$",
     re.I,
 )
 _RANK_SAID = re.compile(r"(?:^|[^a-z])(?<!node_)(?<!group_)rank[_\-=.]?(\d{1,7})(?!\d)", re.I)  # those two number launchers and places
 _RANK_LAST = re.compile(r"(?:^|[_\-.])r?(\d{1,7})$")  # a number of its own at the end; digits glued to letters are a serial number
 _SAMPLE = re.compile(r"^(?:round|sample|iter|poll|snap|dump)[_\-]?(\d{1,6})$", re.I)
-Compression = Literal["none", "gzip", "zstd"]
+Compression = Literal["none", "gzip", "zstd", "bz2", "xz"]
 T = TypeVar("T")
 
 
@@ -108,6 +110,10 @@ class Source:
 
             raw = self.file.open("rb")
             return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, closefd=True), 1 << 20)
+        if self.compression == "bz2":
+            return cast("IO[bytes]", bz2.open(self.file, "rb"))
+        if self.compression == "xz":
+            return cast("IO[bytes]", lzma.open(self.file, "rb"))
         return self.file.open("rb", buffering=1 << 20)
 
     @cached_property
@@ -153,7 +159,7 @@ class Source:
             with self.open() as file:
                 while part := file.read1(size):  # type: ignore[attr-defined]  # gzip and buffers
                     yield part
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
             return str(error) or type(error).__name__
         except Exception as error:  # zstandard is loaded on demand and raises a type of its own
             if type(error).__module__.partition(".")[0] not in ("zstd", "zstandard"):

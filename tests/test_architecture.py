@@ -32,7 +32,9 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/errors.py": ((), ()),
     "rca/tables/*": ((*FOUNDATION, "rca.tables._*"), ("polars",)),
     "rca/causes.py": (FOUNDATION, ("polars",)),
-    "rca/sources.py": (FOUNDATION, ()),
+    "rca/torn_zips.py": ((), ()),
+    "rca/archives.py": ((*FOUNDATION, "rca.torn_zips"), ()),
+    "rca/sources.py": ((*FOUNDATION, "rca.archives"), ()),
     "rca/catalogues.py": (("rca.errors", "rca.causes"), ()),
     "rca/files.py": (("rca.errors", "rca.sources"), ()),
     "rca/topology.py": (FOUNDATION, ("polars", "numpy")),
@@ -100,7 +102,7 @@ TRAINING_SCRIPT = "rca/drills/_job.py"  # runs as the injected job's own program
 # Functions that catch broadly. The runners record what they caught; the others open compressed bytes, whose library raises a type
 # of its own that is loaded on demand, and raise again whatever is not that.
 RUNNERS = {("rca/reading.py", "read_source"), ("rca/reading.py", "_read_with"), ("rca/questions.py", "ask")}
-DECOMPRESSION = {("rca/types.py", "blocks"), ("rca/sources.py", "_unpack")}
+DECOMPRESSION = {("rca/types.py", "blocks"), ("rca/archives.py", "unpack")}
 CLOCKS = frozenset(
     {
         *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "time.sleep"),

@@ -334,7 +334,7 @@ def still_ends(path: Path) -> int:
 
 def test_a_bomb_is_not_unpacked_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the limits lowered: 20 MB of zeros in 20 kB, after a good member."""
-    monkeypatch.setattr("rca.sources.MAX_UNPACKED", (1 << 20, 10))
+    monkeypatch.setattr("rca.archives.MAX_UNPACKED", (1 << 20, 10))
     bomb = tmp_path / "bomb.tar.gz"
     tar(tmp_path / "bomb.tar", ("nccl_trace_rank_0", DUMP), ("zeros", bytes(20_000_000)), ("after", DUMP + b"z"))
     bomb.write_bytes(gzip.compress((tmp_path / "bomb.tar").read_bytes()))
