@@ -19,9 +19,10 @@ from types import ModuleType
 
 import accuracy
 import picture
+import scores
 
 from collectors._stack_labels import ACTIVITIES, WAIT_KINDS
-from rca import plugins
+from rca import catalogues, plugins
 from rca.case import Case, build
 from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS, STAGES
 from rca.judge import Judgement, judge
@@ -127,10 +128,36 @@ def collectors_page() -> str:
         known = f"`claims`: {plain((module.claims.__doc__ or '').strip())}" if module.claims.__doc__ else ""
         parts.append(section(name, doc(module), *([known] if known else []), f"Fills: {gives}."))
     introduction = (
-        "One source format per file of `collectors/`. A file is recognised by its content, so names and folders do not matter; plain, gzip "
-        "and zstd files and tar archives of them are read alike."
+        "One source format per file of `collectors/`. A file is recognised by its content, so names and folders do not matter, whether it is plain, "
+        "compressed or in an archive ([evidence](evidence.md)). `rca inspect PATH` says which collector read what. Lines of your own are read with an "
+        "adapter of ten lines ([site](site.md))."
     )
-    return page("Collectors", introduction, parts)
+    return page("Collectors", introduction, [_formats(), _scores(), _not_read(), *parts])
+
+
+def _formats() -> str:
+    """Every collector with its first sentence."""
+    firsts = (
+        (f"[{n}](#{n})", plain((plugins.load("collectors", n).__doc__ or "").strip().splitlines()[0])) for n in plugins.names("collectors")
+    )
+    return table(("collector", "reads"), firsts)
+
+
+def _scores() -> str:
+    """How the readers fare on files with known answers."""
+    rows = ((row["kind"], f"{row['files_right']} of {row['files']}", row["result"]) for row in scores.kept())
+    told = (
+        "Small real files, most of them from public issues and test data, each with what a reader must find in it. A file is right when every value is. "
+        "`python docs/scores.py FOLDER` runs them and keeps the result."
+    )
+    return section("How they score", told, table(("kind of files", "files right", "result"), rows))
+
+
+def _not_read() -> str:
+    """Formats that are told from others, and why they are not read."""
+    rows = {row["format"]: row["says"] for row in catalogues.rows("known_formats") if not row["reader"]}
+    told = "`rca inspect` names these by their first bytes or telltale words, says why they are not read and what to bring instead."
+    return section("Recognised, not read", told, table(("format", "why, and what to bring"), rows.items()))
 
 
 def analyses_page() -> str:
