@@ -1,8 +1,9 @@
 """Training events of DLRover: `[time] [pid] [id] [target] [#name] [BEGIN|END|INSTANT] {json}`, or the same as JSON objects.
 
 A BEGIN and its END share the id. Rows: `steps` of pairs named step, numbered as at their beginning; `spans` of all other pairs, also of those whose
-end was never written (a crash in between); `progress` of the trainer's log events. The stamps have no zone; a step of which only the end is there
-gives no row, one that never ended gives a row without a time.
+end was never written (a crash in between); `progress` of the trainer's log events; `trainer_events` of all other moments and of pairs that ended in
+failure. The stamps have no zone; a step of which only the end is there gives no row, one that never ended gives a row without a time. The rank is
+what the file's name says (events_RANK_PID.log) where the process is the one that the lines name, and the trainer's, not the launcher's.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _LINE: Final = re.compile(
     rb"\[(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?)\] (?:\[(?P<pid>\d{1,10})\] )?\[(?P<id>[^\]\s]{1,80})\]"
     rb" \[(?P<target>[^\]]{0,200})\] \[(?P<name>[^\]]{1,200})\] \[(?P<type>BEGIN|END|INSTANT)\](?P<rest>.*)"
 )
+_FILE: Final = re.compile(r"(?:^|[/_.\-])events_(?P<rank>\d{1,7})_(?P<pid>\d{1,10})\.(?:log|txt|jsonl?)(?:\.(?:gz|zst))?$")
+_LAUNCHERS: Final = ("dlrover-", "dlrover_")  # agent and master count nodes, not ranks
 _STEP: Final = ("global_step", "step")
 _NUMBERS: Final = {  # of a log event -> column of progress; the first of the names that is there
     "loss": ("lm loss", "loss", "train_loss"),
@@ -71,11 +74,14 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
             rows["steps" if event["name"] == "step" else "spans"].append(row)
             if len(waiting) < MAX_OPEN:
                 waiting[key] = row, event["at"]
-        elif (begun := waiting.pop(key, None)) is not None:
+            continue
+        if event["type"] == "END" and event["content"].get("success") is False:
+            _moment(rows, event | {"name": f"{event['name']}_failed"}, source)
+        if event["type"] == "END" and (begun := waiting.pop(key, None)) is not None:
             row, at = begun
             took = (event["at"] - at).total_seconds() if at is not None and event["at"] is not None else None
             row["step_s" if event["name"] == "step" else "span_s"] = took if took is not None and took >= 0 else None
-        else:
+        elif event["type"] == "END":
             yield Skip(event["record"], f"the end of {event['name']!r} without its beginning in this file")
     if not num_read:
         raise EvidenceError(source.path, None, "no event of DLRover in it")
@@ -153,7 +159,14 @@ def _begun(event: dict[str, Any], source: Source) -> dict[str, Any]:
 
 def _rank(event: dict[str, Any], source: Source) -> int | None:
     rank = json_of.whole(json_of.first(event["content"], "global_rank", "rank"))
-    return rank if rank is not None and rank >= 0 else source.rank_said
+    if rank is not None and rank >= 0:
+        return rank
+    if (event["target"] or "").startswith(_LAUNCHERS):
+        return None
+    named = _FILE.search(source.path)
+    if named and event["pid"] in (None, int(named["pid"])):
+        return int(named["rank"])
+    return source.rank_said
 
 
 def _instant(rows: dict[str, list[dict[str, Any]]], event: dict[str, Any], source: Source) -> None:
@@ -186,10 +199,26 @@ def _instant(rows: dict[str, list[dict[str, Any]]], event: dict[str, Any], sourc
             }
         )
         return
+    _moment(rows, event, source)
+
+
+def _moment(rows: dict[str, list[dict[str, Any]]], event: dict[str, Any], source: Source) -> None:
+    """A row of `trainer_events`."""
+    content, step = event["content"], json_of.whole(json_of.first(event["content"], *_STEP))
     rows["trainer_events"].append(
         {
             "record": event["record"], "rank": _rank(event, source), "event": event["name"], "source": "dlrover", "pid": event["pid"],
             "step": step, "logged_at": event["utc"], "logged_at_local": event["local"],
-            "message": json.dumps(content, sort_keys=True, ensure_ascii=True, default=str)[:1000] if content else event["target"],
+            "message": _message(content) or event["target"],
         }
     )  # fmt: skip
+
+
+def _message(content: dict[str, Any]) -> str | None:
+    """What an event carries, on one line: of an exception its last line, of a failure the error, else all of it."""
+    stack = content.get("stack")
+    lines = (
+        [line for part in stack if isinstance(part, str) for line in part.splitlines() if line.strip()] if isinstance(stack, list) else []
+    )
+    said = json_of.text(content.get("error")) or (json_of.text(content.get("sig_name")) or (json_of.text(lines[-1]) if lines else None))
+    return said or (json.dumps(content, sort_keys=True, ensure_ascii=True, default=str)[:1000] if content else None)

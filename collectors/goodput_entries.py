@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from collectors import _json_records as json_of
@@ -27,11 +29,24 @@ __all__ = ["EMITS", "claims", "read"]
 EMITS = ("steps", "spans", "trainer_events")
 IS_ALONE: Final = True
 
-BATCH_ROWS: Final = 50_000
+MAX_ENTRIES: Final = 1_000_000  # of which pairs are made: their order in the file need not be that of time
 _WRAPPED: Final = ("jsonPayload", "json_payload")
 _MOMENT: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]{0,80}?)_(?P<end>start|end)_time$")
 _CUSTOM: Final = re.compile(r"(?P<name>custom_[a-z_]{1,60}?)_(?P<end>start|end)_time$")
 _STEP: Final = "step_start_time"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The start or end of something, and where it stands."""
+
+    order: int
+    place: str | None
+    job: str
+    name: str
+    end: str
+    at: datetime
+    step: int | None
 
 
 def claims(name: str, head: bytes) -> bool:
@@ -59,13 +74,8 @@ def _moment(entry: dict[str, Any]) -> tuple[str, str, datetime] | None:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of all tables, in the order of the file. Raises EvidenceError without any entry."""
-    steps: list[dict[str, Any]] = []
-    spans: list[dict[str, Any]] = []
-    launches: list[dict[str, Any]] = []
-    open_spans: dict[tuple[str, str], dict[str, Any]] = {}
-    last_step: dict[str, dict[str, Any]] = {}  # of each job: the one whose end is the start of the next
-    num_read = 0
-    for place, record in json_of.records(source):
+    entries: list[_Entry] = []
+    for order, (place, record) in enumerate(json_of.records(source)):
         if isinstance(record, Skip):
             yield Skip(place, record.why)
             continue
@@ -73,35 +83,50 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         moment = _moment(entry)
         if moment is None:
             yield Skip(place, "no entry of a job with the start or end of something in seconds since 1970")
-            continue
-        num_read += 1
-        name, end, at = moment
-        job = json_of.text(entry["job_name"], 200) or ""
-        if name == "step" and end == "start":
-            step = json_of.whole(entry.get("step_count"))
-            if step is None:
-                yield Skip(place, "the start of a step without its number (step_count)")
-                continue
-            before = last_step.get(job)
-            if before is not None and step == before["step"] + 1 and at >= before["started_at"]:
-                before["step_s"] = (at - before["started_at"]).total_seconds()
-            last_step[job] = {"record": place, "step": step, "started_at": at, "step_s": None}
-            steps.append(last_step[job])
-        elif end == "start":
-            if name == "job":
-                last_step.pop(job, None)  # what comes is another launch: its first step does not end the last one's
-                launches.append({"record": place, "event": "job_start", "source": "ml_goodput", "logged_at": at, "message": job})
-            span = {"record": place, "span": name, "started_at": at, "span_s": None}
-            spans.append(span)
-            open_spans[job, name] = span
-        elif (span := open_spans.pop((job, name), {})) and at >= span["started_at"]:
-            span["span_s"] = (at - span["started_at"]).total_seconds()
+        elif len(entries) == MAX_ENTRIES:
+            yield Skip(place, f"more than {MAX_ENTRIES:,} entries: the rest is left out")
+            break
         else:
-            yield Skip(place, f"the end of {name!r} without its start")
-        if len(steps) >= BATCH_ROWS:
-            yield TABLES["steps"], TABLES["steps"].rows(steps[:-1])
-            steps = steps[-1:]
-    if not num_read:
+            step = json_of.whole(entry.get("step_count"))
+            entries.append(_Entry(order, place, json_of.text(entry["job_name"], 200) or "", *moment, step))
+    if not entries:
         raise EvidenceError(source.path, None, "no entry of the goodput library in it")
-    for table, rows in (("steps", steps), ("spans", spans), ("trainer_events", launches)):
-        yield TABLES[table], TABLES[table].rows(rows)
+    rows: dict[str, list[tuple[int, dict[str, Any]]]] = {name: [] for name in EMITS}
+    yield from _paired(_in_time(entries), rows)
+    for table, found in rows.items():
+        yield TABLES[table], TABLES[table].rows([row for _, row in sorted(found, key=lambda one: one[0])])
+
+
+def _in_time(entries: list[_Entry]) -> list[_Entry]:
+    """Entries in the order of their moments; an export of a cloud log has the last one first."""
+    falls = sum(b.at < a.at for a, b in pairwise(entries))
+    rises = sum(b.at > a.at for a, b in pairwise(entries))
+    return sorted(entries[::-1] if falls > rises else entries, key=lambda entry: entry.at)
+
+
+def _paired(entries: list[_Entry], rows: dict[str, list[tuple[int, dict[str, Any]]]]) -> Iterator[Skip]:
+    """Fill the rows of all tables, each with its place in the file; a Skip for what cannot be paired."""
+    open_spans: dict[tuple[str, str], dict[str, Any]] = {}
+    last_step: dict[str, dict[str, Any]] = {}  # of each job: the one whose end is the start of the next
+    for entry in entries:
+        if entry.name == "step" and entry.end == "start":
+            if entry.step is None:
+                yield Skip(entry.place, "the start of a step without its number (step_count)")
+                continue
+            before = last_step.get(entry.job)
+            if before is not None and entry.step == before["step"] + 1:
+                before["step_s"] = (entry.at - before["started_at"]).total_seconds()
+            last_step[entry.job] = {"record": entry.place, "step": entry.step, "started_at": entry.at, "step_s": None}
+            rows["steps"].append((entry.order, last_step[entry.job]))
+        elif entry.end == "start":
+            if entry.name == "job":
+                last_step.pop(entry.job, None)  # what comes is another launch: its first step does not end the last one's
+                launch = {"record": entry.place, "event": "job_start", "source": "ml_goodput", "logged_at": entry.at, "message": entry.job}
+                rows["trainer_events"].append((entry.order, launch))
+            span = {"record": entry.place, "span": entry.name, "started_at": entry.at, "span_s": None}
+            rows["spans"].append((entry.order, span))
+            open_spans[entry.job, entry.name] = span
+        elif begun := open_spans.pop((entry.job, entry.name), None):
+            begun["span_s"] = (entry.at - begun["started_at"]).total_seconds()
+        else:
+            yield Skip(entry.place, f"the end of {entry.name!r} without its start")

@@ -2,7 +2,8 @@
 
 A span is a pair of records NAME_start and NAME_end; the second carries how long it took, in milliseconds, as `value`. Rows: `trainer_events`, one a
 record; `steps`, one per rank and step whose records tell a time: `step_s` of the span `step` (else null), `compute_s` of fwd_bwd, `data_s` of
-fetching_batch, `checkpoint_s` of checkpoint spans. fwd_bwd holds the waiting of pipelines too: the format gives no narrower time.
+fetching_batch, `checkpoint_s` of checkpoint spans. A step has one such span per micro-batch: they are summed up. fwd_bwd holds the waiting of
+pipelines too: the format gives no narrower time. A process that runs a step again (a restart) has a row of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ EMITS = ("trainer_events", "steps")
 IS_ALONE: Final = True
 BATCH_ROWS: Final = 50_000
 MAX_OPEN_STEPS: Final = 200_000  # of ranks and steps held at a time: 16,384 ranks in one file, a dozen steps each
+MAX_MS: Final = 1e11  # three years: no span lasts that long
 _MARKS: Final = ({"log_type_name", "time_us"}, {"log_type_name", "log_type"})  # keys that no other format has together
+_Step = tuple[int | None, int | None, int]  # rank, process, step
+_Span = tuple[_Step, str | None, str]  # step, task, name
 _TOLD: Final = ("_start", "_end")
 _COLUMN: Final = {
     "step": "step_s",
@@ -49,8 +53,8 @@ def claims(name: str, head: bytes) -> bool:
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of both tables, in the order of the file. Raises EvidenceError without any record."""
     events: list[dict[str, Any]] = []
-    steps: dict[tuple[int | None, int], dict[str, Any]] = {}
-    began: dict[tuple[int | None, int | None, Any, str], datetime] = {}  # spans that are open
+    steps: dict[_Step, dict[str, Any]] = {}
+    began: dict[_Span, datetime] = {}  # spans that are open
     num_read = 0
     for place, record in json_of.records(source):
         if isinstance(record, Skip):
@@ -96,8 +100,8 @@ def _event(place: str | None, name: str, record: dict[str, Any], source: Source)
 
 
 def _count(
-    steps: dict[tuple[int | None, int], dict[str, Any]],
-    began: dict[tuple[int | None, int | None, Any, str], datetime],
+    steps: dict[_Step, dict[str, Any]],
+    began: dict[_Span, datetime],
     event: dict[str, Any],
     record: dict[str, Any],
 ) -> None:
@@ -106,7 +110,9 @@ def _count(
     column, step, at = _COLUMN.get(span), event["step"], event["logged_at"]
     if column is None or step is None or not ending:
         return
-    key = event["rank"], step, record.get("task_name") if isinstance(record.get("task_name"), str) else None, span
+    owner = event["rank"], event["pid"], step
+    task = record.get("task_name") if isinstance(record.get("task_name"), str) else None
+    key = owner, task, span
     if ending == "_start":
         if at is not None and len(began) < MAX_OPEN_STEPS:
             began[key] = at
@@ -114,13 +120,15 @@ def _count(
     start, took = began.pop(key, None), event["value"]
     if took is None and start is not None and at is not None:
         took = (at - start).total_seconds() * 1000
-    if took is None or took < 0:
+    if took is None or not 0 <= took < MAX_MS:
         return
+    if any((owner, task, other) in began for other, into in _COLUMN.items() if into == column != "step_s"):
+        return  # a part of a span that counts as a whole
     row = steps.setdefault(
-        (event["rank"], step), {"record": event["record"], "rank": event["rank"], "host": event["host"], "step": step, "started_at": None}
+        owner, {"record": event["record"], "rank": event["rank"], "host": event["host"], "step": step, "started_at": None}
     )
-    if column == "step_s":
+    if column == "step_s":  # of two around each other the outer one ends last
         row[column] = took / 1000
-        row["started_at"] = start or (at - timedelta(milliseconds=took) if at is not None and took < 1e9 else None)
+        row["started_at"] = start or (at - timedelta(milliseconds=took) if at is not None else None)
     else:
         row[column] = row.get(column, 0.0) + took / 1000
