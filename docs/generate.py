@@ -128,9 +128,9 @@ def collectors_page() -> str:
         known = f"`claims`: {plain((module.claims.__doc__ or '').strip())}" if module.claims.__doc__ else ""
         parts.append(section(name, doc(module), *([known] if known else []), f"Fills: {gives}."))
     introduction = (
-        "One source format per file of `collectors/`. A file is recognised by its content, so names and folders do not matter, whether it is plain, "
-        "compressed or in an archive ([evidence](evidence.md)). `rca inspect PATH` says which collector read what. Lines of your own are read with an "
-        "adapter of ten lines ([site](site.md))."
+        "One source format per file of `collectors/`. A file is recognised by its content, so names and folders do not matter, whether it is "
+        "plain, compressed or in an archive ([evidence](evidence.md)). `rca inspect PATH` says which collector read what. Lines of your own are "
+        "read with an adapter of ten lines ([site](site.md))."
     )
     return page("Collectors", introduction, [_formats(), _scores(), _not_read(), *parts])
 
@@ -147,8 +147,8 @@ def _scores() -> str:
     """How the readers fare on files with known answers."""
     rows = ((row["kind"], f"{row['files_right']} of {row['files']}", row["result"]) for row in scores.kept())
     told = (
-        "Small real files, most of them from public issues and test data, each with what a reader must find in it. A file is right when every value is. "
-        "`python docs/scores.py FOLDER` runs them and keeps the result."
+        "Small real files, most of them from public issues and test data, each with what a reader must find in it. A file is right when every value "
+        "is. `python docs/scores.py FOLDER` runs them and keeps the result."
     )
     return section("How they score", told, table(("kind of files", "files right", "result"), rows))
 
