@@ -30,12 +30,13 @@ from rca.types import Source, Tables
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Case", "MemoryCase", "build", "frames_of", "is_current"]
+__all__ = ["JUDGED", "SCHEMA_VERSION", "Case", "MemoryCase", "build", "copy", "frames_of", "is_case_file", "is_current"]
 
 SCHEMA_VERSION = hashlib.sha256("".join(table.ddl for table in TABLES.values()).encode()).hexdigest()[:16]  # another one: built again
 MEMORY_LIMIT = "256MB"  # of DuckDB while it takes in rows; beyond it spills to disk
 CHUNK_ROWS = 500_000  # rows handed to an analysis at a time
 KEPT_ROWS = 5_000  # a table of no more is read once: several questions ask for it, and a query costs more than its rows
+JUDGED = ("outcomes", "findings", "cites", "hypotheses")  # tables that the judge makes of the others
 UNFILTERED = frozenset({"evidence", "readings", "cites", "stack_frames"})  # tables that show stale evidence too; a stack is nobody's own
 T = TypeVar("T")
 
@@ -130,6 +131,26 @@ class Case(Derived):
                     return
 
         return register_io_source(chunks, schema=schema)
+
+    def chunks(self, name: str) -> Iterator[pl.DataFrame]:
+        """All rows of a table, those of stale evidence too, in order, a part at a time; at least one part, which may be empty."""
+        schema = TABLES[name].schema
+        for frame in self._chunks(name, schema.names(), ()):
+            yield frame.cast(schema)
+
+    def write_parquet(self, name: str, target: Path) -> int:
+        """All rows of a table as a Parquet file, without holding them in memory. Returns how many. Raises OSError where it cannot be written."""
+        import duckdb
+
+        listed = ", ".join(f'"{column}"' for column in TABLES[name].schema.names())
+        cursor = self._connection.cursor()
+        cursor.execute("SET TimeZone='UTC'")
+        quoted = str(target).replace("'", "''")
+        try:
+            cursor.execute(f"COPY (SELECT {listed} FROM \"{name}\" ORDER BY rowid) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd)")
+        except duckdb.IOException as error:
+            raise OSError(str(error).splitlines()[0]) from None
+        return self._height(name)
 
     def _height(self, name: str) -> int:
         if name not in self._heights:
@@ -291,26 +312,59 @@ def build(
 
     Raises UnwritableCase where the place takes no case: told before anything is read, unless its disk fills up on the way.
     """
+    with _draft(target) as (connection, draft):
+        read = read_all(inventory, Parts(draft.parent / "parts"), progress)
+        _declare(connection, {"fingerprint": inventory.fingerprint})
+        for name in TABLES:
+            if name == Parts.SPILLED:
+                _insert_parts(connection, name, read.parts.files)
+            elif name in read.frames:
+                _insert(connection, name, read.frames[name], draft.parent)
+        if judge is not None:
+            _store(connection, draft, judge)
+    return read
+
+
+def copy(
+    chunks: Callable[[str], Iterable[pl.DataFrame]], target: Path, made_of: Mapping[str, str], judge: Callable[[Tables], dict[str, pl.DataFrame]]
+) -> None:
+    """A case from the rows of another one (as `Case.chunks` gives them, or read back from an export), judged anew.
+
+    `made_of` goes beside the versions: at least `fingerprint`. Raises UnwritableCase as `build` does.
+    """
+    with _draft(target) as (connection, draft):
+        _declare(connection, made_of)
+        for name in TABLES:
+            if name not in JUDGED:
+                for frame in chunks(name):
+                    _insert(connection, name, frame, draft.parent)
+        _store(connection, draft, judge)
+
+
+def _store(connection: duckdb.DuckDBPyConnection, draft: Path, judge: Callable[[Tables], dict[str, pl.DataFrame]]) -> None:
+    """What `judge` makes of the tables, beside them."""
+    (has_stale,) = connection.execute("SELECT coalesce(bool_or(is_stale), false) FROM evidence").fetchall()[0]
+    for name, frame in judge(Case(draft, connection, has_stale=bool(has_stale))).items():
+        _insert(connection, name, frame, draft.parent)
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
+    """A new case beside the target, moved in when all went well."""
     import duckdb
 
     if target.is_dir():
         raise UnwritableCase(str(target), "a folder of that name lies there")
     try:
         with _workspace(target) as folder:
-            read = read_all(inventory, Parts(folder / "parts"), progress)
             draft = folder / "case.duckdb"
             config: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "threads": 1, "temp_directory": str(folder / "spill")}
             with duckdb.connect(str(draft), config=config) as connection:
-                _fill(connection, read, folder)
-                if judge is not None:
-                    has_stale = bool(read.frames["evidence"]["is_stale"].any())
-                    for name, frame in judge(Case(draft, connection, has_stale=has_stale)).items():
-                        _insert(connection, name, frame, folder)
+                yield connection, draft
                 connection.execute("CHECKPOINT")  # raises when the disk is full; closing would not, and leave all in the log beside
             if draft.with_name(f"{draft.name}.wal").exists():
                 raise UnwritableCase(str(target), "not all of it reached the disk")
             draft.replace(target)
-            return read
     except OSError as error:
         raise UnwritableCase(str(target), error.strerror or str(error)) from None
     except RuntimeError as error:
@@ -321,26 +375,16 @@ def build(
         raise UnwritableCase(str(target), str(error).splitlines()[0]) from None
 
 
-def _fill(connection: duckdb.DuckDBPyConnection, read: Read, folder: Path) -> None:
+def _declare(connection: duckdb.DuckDBPyConnection, made_of: Mapping[str, str]) -> None:
+    """Empty tables, and what the case is made of and with."""
     connection.execute("SET TimeZone='UTC'")
     connection.begin()  # else every statement of its own waits for the disk
     connection.execute("CREATE TABLE meta (key VARCHAR, value VARCHAR)")
-    made_of = {
-        "schema": SCHEMA_VERSION,
-        "firstfault": __version__,
-        "fingerprint": read.inventory.fingerprint,
-        "site": catalogues.site_fingerprint(),
-    }
-    for pair in made_of.items():
+    for pair in ({"schema": SCHEMA_VERSION, "firstfault": __version__, "site": catalogues.site_fingerprint()} | dict(made_of)).items():
         connection.execute("INSERT INTO meta VALUES (?, ?)", list(pair))
     for table in TABLES.values():
         connection.execute(table.ddl)
     connection.commit()
-    for name in TABLES:
-        if name == Parts.SPILLED:
-            _insert_parts(connection, name, read.parts.files)
-        elif name in read.frames:
-            _insert(connection, name, read.frames[name], folder)
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, name: str, frame: pl.DataFrame, folder: Path) -> None:
@@ -354,6 +398,14 @@ def _insert_parts(connection: duckdb.DuckDBPyConnection, name: str, parts: Itera
     listed = ", ".join(f'"{column}"' for column in TABLES[name].schema.names())
     for part in parts:
         connection.execute(f'INSERT INTO "{name}" SELECT {listed} FROM read_parquet(?)', [glob.escape(str(part))])
+
+
+def is_case_file(path: Path) -> bool:
+    """Whether a DuckDB file lies there, by its first bytes."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(12)[8:] == b"DUCK"
 
 
 def is_current(target: Path, inventory: Inventory) -> bool:
