@@ -77,6 +77,7 @@ DECLARED: Final[tuple[Table, ...]] = (
         Column("first_at", INSTANT, "first time that it was seen"),
         Column("logged_at_local", TEXT, "what the file gives instead: YYYY-MM-DDThh:mm:ss, MM-DDThh:mm:ss or hh:mm:ss, fraction kept"),
         Column("reason", TEXT, "reason or name of the check, as written"),
+        Column("kind", TEXT, "what it tells of: xid, a kind of rca/catalogue/health_reports.csv, none (nothing is wrong), unknown"),
         Column("code", TEXT, "error code, or number of the Xid"),
         Column("sub_code", INT, "sub-code"),
         Column("gpu", TEXT, "GPU: PCI address dddd:bb:dd where told, else as written"),
