@@ -14,7 +14,7 @@ from collectors._lines import Block
 from collectors._log_json import event_of, message_of, object_of
 from collectors._log_prefix import Line, parse, pieces
 from collectors._log_rows import Rows
-from collectors._log_shape import STEP
+from collectors._log_shape import BESIDES, STEP
 from collectors._log_signatures import Sighting, classify
 from collectors._log_traceback import MAX_FRAMES, Chain, bare_exception, begins, signatures_of
 from rca.tables import TABLES
@@ -217,7 +217,7 @@ class Log:
             self._loose = line.number, self.rows.add(line, Sighting("unknown", {}))
 
     def _step(self, line: Line, row: dict[str, Any]) -> None:
-        self.steps.append(row | {"record": f"L{line.number}", "rank": line.rank})
+        self.steps.append(row | {"record": f"L{line.number}", "rank": line.rank, "host": line.host})
         if line.local is None:
             line = replace(line, at=row["ended_at"], local=row["ended_at_local"])
         self.rows.count_step(line, row["step"])
@@ -263,4 +263,4 @@ def hear(raw: str) -> dict[str, Any] | None:
     tells = STEP if ear.heard else ""
     if kinds:
         tells, said["rank"], said["host"], said["pid"] = kinds[0]
-    return dict.fromkeys(TABLES["progress"].schema) | row | said | {"has_stream": bool(ear.lines), "tells": tells}
+    return dict.fromkeys((*TABLES["progress"].schema, *BESIDES)) | row | said | {"has_stream": bool(ear.lines), "tells": tells}

@@ -10,16 +10,19 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from collectors._log_shape import PROGRESS, STEP
+from collectors._log_shape import BESIDES, PROGRESS, STEP
 from collectors._log_shapes import Alike
+from rca.tables import TABLES
 
 if TYPE_CHECKING:
     import polars as pl
 
     from collectors._log_careful import Log
+    from rca.tables import Table
 
 __all__ = ["Dense", "StepRows"]
 
+_STEPS: Final = TABLES["steps"]
 _NOT_FINITE: Final = "loss_nan"
 _Writer = tuple[int | None, int | None]  # rank and pid
 
@@ -146,7 +149,7 @@ def _has(column: pl.Series) -> bool:
 
 
 class StepRows:
-    """Rows of `progress` on their way out, in the order of the lines."""
+    """Rows of `progress` on their way out, in the order of the lines, and of `steps` where a line states the time of an iteration."""
 
     def __init__(self, rank_said: int | None) -> None:
         self._rank_said = rank_said  # by the name of the file: the rank of those that name none
@@ -163,7 +166,7 @@ class StepRows:
             self._rows += careful
             return
         self._flush()
-        parts = [rows.select("item", "place", *PROGRESS.schema) for rows in dense]
+        parts = [rows.select("item", "place", *PROGRESS.schema, *BESIDES) for rows in dense]
         if careful:
             places = [int(row["record"][1:]) - first for row in careful]
             order = pl.DataFrame({"item": range(len(careful)), "place": places}, schema={"item": pl.Int64, "place": pl.Int64})
@@ -171,14 +174,19 @@ class StepRows:
         rows = pl.concat(parts).sort("place", "item") if len(parts) > 1 else parts[0]
         self._frames.append(rows.drop("item", "place"))
 
-    def take(self) -> pl.DataFrame:
-        """All rows that wait."""
+    def take(self) -> Iterator[tuple[Table, pl.DataFrame]]:
+        """All rows that wait. An iteration is the whole job's, whoever prints it: its row names no rank."""
         import polars as pl
 
         self._flush()
-        frame = pl.concat([PROGRESS.frame(), *self._frames])
+        told = pl.concat([_frame(()), *self._frames])
         self._frames, self.num_waiting = [], 0
-        return frame.with_columns(pl.col("rank").fill_null(self._rank_said)) if self._rank_said is not None else frame
+        frame = told.select(*PROGRESS.schema)
+        yield PROGRESS, frame.with_columns(pl.col("rank").fill_null(self._rank_said)) if self._rank_said is not None else frame
+        timed = told.filter(pl.col("is_iteration") & pl.col("step").is_not_null() & pl.col("logged_step_s").is_not_null())
+        if timed.height:
+            columns = {name: timed[name] for name in ("record", "host", "step")}
+            yield _STEPS, _STEPS.frame({**columns, "step_s": timed["logged_step_s"]}, height=timed.height)
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
@@ -187,5 +195,8 @@ class StepRows:
 
 
 def _frame(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
-    names = sorted({name for row in rows for name in row})
-    return PROGRESS.frame({name: [row.get(name) for row in rows] for name in names})
+    import polars as pl
+
+    names = sorted({name for row in rows for name in row} - set(BESIDES))
+    besides = [pl.Series(name, [row.get(name) for row in rows], dtype=_STEPS.schema.get(name, pl.Boolean())) for name in BESIDES]
+    return PROGRESS.frame({name: [row.get(name) for row in rows] for name in names}).hstack(besides)

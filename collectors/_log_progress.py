@@ -32,11 +32,13 @@ _NAMES: Final = {  # as printed, in lower case and with blanks for underscores; 
     "tokens_total": ("consumed tokens", "total tokens", "tokens total", "consumed samples"),
     "tokens_per_s_per_gpu": ("tps",),
     "mfu_ratio": ("mfu",),
-    "logged_step_s": ("elapsed time per iteration", "elapsed ms", "elapsed", "step time", "iter time", "iteration time"),
+    "iteration_s": ("elapsed time per iteration", "train step timing in s", "step time", "iter time", "iteration time"),
+    "logged_step_s": ("elapsed ms", "elapsed"),  # may also be the time since the start
     "is_skipped": ("number of skipped iterations",),
 }
 _COLUMN: Final = {name: (column, place) for column, names in _NAMES.items() for place, name in enumerate(names)}
 _PLAIN: Final = frozenset({"epoch", "loss", "grad_norm", "learning_rate", "tokens_total", "tokens_per_s_per_gpu"})  # numbers without a unit
+_WITH_UNIT: Final = frozenset({"mfu_ratio", "iteration_s", "logged_step_s"})
 _CHECKED: Final = frozenset({"loss", "grad_norm"})  # must be finite in a sound step
 _LAST_WORD: Final = frozenset({"step", "iteration", "epoch", "batch"})  # also behind other words: "finished step 12"
 _BARE_MS: Final = re.compile(r"\| {0,4}(\d{1,12}(?:\.\d{1,9})?) ?ms$")
@@ -67,7 +69,8 @@ _LATEST_S: Final = 4e9  # seconds since 1970 of a year that no log is from; larg
 
 
 def of_text(line: Line) -> dict[str, Any] | None:
-    """Columns of `progress` that a line fills which tells of a finished step; None where it tells of none."""
+    """Columns of `progress` that a line fills which tells of a finished step, and is_iteration: whether it states the time of one as such; None
+    where it tells of none."""
     text = line.text.strip()
     if not holds(text, WORDS):
         return None
@@ -78,7 +81,9 @@ def of_text(line: Line) -> dict[str, Any] | None:
         step = int(bar["step"])
     if step is None and "loss" in said and (batch := _OF_EPOCH.match(text)):
         step = int(batch["step"] or batch["keras"])
-    took = said.get("logged_step_s") or next((f"{found[1]}ms" for found in (_BARE_MS.search(text),) if found), None)
+    took = (
+        said.get("iteration_s") or said.get("logged_step_s") or next((f"{found[1]}ms" for found in (_BARE_MS.search(text),) if found), None)
+    )
     if not (said.keys() & {"loss", "grad_norm"} or (took and step is not None) or bar or text.startswith("step=")):
         return None
     if step is None and not (text.startswith("{'") and "loss" in said):  # the HF Trainer counts epochs
@@ -96,6 +101,7 @@ def of_text(line: Line) -> dict[str, Any] | None:
         row["is_skipped"] = said["is_skipped"].strip() != "0"
     if took:
         row["logged_step_s"] = _scaled(took, "ms", 1000)
+        row["is_iteration"] = "iteration_s" in said
     return row
 
 
@@ -114,7 +120,7 @@ def _said(text: str) -> dict[str, str]:
             continue  # rounded, as bars do
         if column not in found or place < found[column][0]:
             unit = pair["unit"] or pair["behind"] or ("ms" if name.endswith(" ms") else "")
-            found[column] = place, value + unit.strip() if column in ("mfu_ratio", "logged_step_s") else value
+            found[column] = place, value + unit.strip() if column in _WITH_UNIT else value
     return {column: value for column, (_, value) in found.items()}
 
 

@@ -22,14 +22,16 @@ from rca.tables import TABLES
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Hear", "Shape", "learn"]
+__all__ = ["BESIDES", "Hear", "Shape", "learn"]
 
 PROGRESS: Final = TABLES["progress"]
 ENGINE: Final = "in-memory"  # of polars: a block is small, and its rows keep their order and their one chunk
 STEP: Final = "step"
+BESIDES: Final = ("host", "is_iteration")  # what a step tells beside the columns of `progress`: for `steps`
 # All that the careful reader takes of a line: `tells` ("" = nothing, STEP, or the signature of one row of `log_events`), the columns of
-# `progress`, rank, host and pid as that row has them, and of the line label, group_rank, level, is_bare and has_stream (whether it would
-# count to an open traceback of its writer). None where the line tells more than one thing, or changes how others are read.
+# `progress`, is_iteration (see `_log_progress.of_text`), rank, host and pid as that row has them, and of the line label, group_rank, level,
+# is_bare and has_stream (whether it would count to an open traceback of its writer). None where the line tells more than one thing, or changes
+# how others are read.
 Hear = Callable[[str], Mapping[str, Any] | None]
 
 MAX_LINE = 2000  # characters of a line that can have a shape
@@ -164,6 +166,8 @@ class Shape:
         rows = {
             **{name: field[name] for name in (*PROGRESS.schema, "pid")},
             "record": pl.format("L{}", pl.col("place") + first),
+            "host": pl.lit(self.fixed["host"], pl.String),
+            "is_iteration": pl.lit(self.fixed["is_iteration"], pl.Boolean),
             "said": field["rank"],
             "task": field["label"] if self.fixed["has_stream"] else pl.lit(None, pl.Int64),
         }

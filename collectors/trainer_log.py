@@ -2,7 +2,8 @@
 
 Text in any of the usual layouts (one file per rank or all ranks interleaved, with or without clocks) and JSON lines, of messages or of
 metrics. Every recognised line is a row of `log_events` with a signature of rca/catalogue/signatures.csv; a symptom is never taken for a
-cause, and only a global rank for a rank. A log in which nothing happened gives its steps and starts, so that it counts as looked at.
+cause, and only a global rank for a rank. A log in which nothing happened gives its steps and starts, so that it counts as looked at. Where a
+line states the time of an iteration, that is a row of `steps` too, of no rank: the loop is the whole job's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EMITS", "claims", "read"]
 
-EMITS = ("log_events", "scheduler_events", "progress", "ranks")
+EMITS = ("log_events", "scheduler_events", "progress", "steps", "ranks")
 
 BATCH_ROWS = 50_000  # rows of `progress` held before they are given out
 SNIFF_LINES = 4000
@@ -90,12 +91,12 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         steps.add(list(dense.count_up()), log.take_steps(), block.first)
         before = lines.texts[-1]
         if steps.num_waiting >= BATCH_ROWS:
-            yield TABLES["progress"], steps.take()
+            yield from steps.take()
     log.close()
     rows = log.rows.finish(source.rank_said)
     if log.rows.num_dropped:
         yield Skip(None, f"{log.rows.num_dropped} recognised lines left out: too many different ones")
-    yield TABLES["progress"], steps.take()
+    yield from steps.take()
     yield TABLES["log_events"], TABLES["log_events"].rows(rows)
     yield TABLES["scheduler_events"], TABLES["scheduler_events"].rows(log.announced)
     yield TABLES["ranks"], TABLES["ranks"].rows(launcher.processes(rows))
