@@ -87,6 +87,7 @@ class Thread:
     frames: list[tuple[str, str | None]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     native: list[bool] = field(default_factory=list)
+    is_cut: bool = False  # its innermost frames are missing
 
     def add(self, name: str, file: str | None, line: int, *, native: bool) -> None:
         """Appends the next frame outwards."""
@@ -250,7 +251,7 @@ def tables(processes: Sequence[Process]) -> Iterator[tuple[Table, pl.DataFrame] 
         if not process.threads:
             rows.append({"record": process.record, "role": "unknown", "dump_status": process.status or "unknown"} | _common(process))
             continue
-        stacks = [describe(t.frames, thread_name=t.name, native=t.native) if t.frames else None for t in process.threads]
+        stacks = [describe(t.frames, thread_name=t.name, native=t.native, is_cut=t.is_cut) if t.frames else None for t in process.threads]
         role = _role(process, stacks)
         for thread, stack in zip(process.threads, stacks, strict=True):
             rows.append(_thread_row(process, thread, stack, role))

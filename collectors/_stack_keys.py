@@ -12,7 +12,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -240,14 +240,19 @@ def describe(
     *,
     thread_name: str | None = None,
     native: Sequence[bool] | None = None,
+    is_cut: bool = False,
 ) -> Stack:
     """The canonical stack of (function name, file name) pairs, innermost first.
 
     `native` marks frames of C code where the dumper says so; otherwise the file name tells. A forked child's frames below
-    `_bootstrap` belong to its parent and are cut off first. Equal arguments are answered from a cache.
+    `_bootstrap` belong to its parent and are cut off first. Of a stack whose innermost frames are missing (`is_cut`) no leaf is known. Equal
+    arguments are answered from a cache.
     """
     flags = None if native is None else tuple(native)[:MAX_FRAMES]
-    return _describe(tuple((name, file) for name, file in frames[:MAX_FRAMES]), flags, named_as_service(thread_name))
+    known = _describe(tuple((name, file) for name, file in frames[:MAX_FRAMES]), flags, named_as_service(thread_name))
+    if not is_cut:
+        return known
+    return replace(known, stack_id=hashlib.sha256(f"{known.stack_id}|cut".encode()).hexdigest()[:16], leaf=None)
 
 
 @lru_cache(CACHED_STACKS)

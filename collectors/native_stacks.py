@@ -50,6 +50,13 @@ _NAMED_THREAD: Final = re.compile(
     r"^[\s#*=\-]{0,80}(?:Stack (?:trace )?(?:for|of) )?[Tt]hread(?:[ _]?I[Dd])?[ :=]{1,3}(.{1,200}?)"
     r"(?:\s*\(daemon: \w+\)|\s*\(most recent call (?:last|first)\))?[\s:=*\-]{0,80}$"
 )
+_IMPORTER: Final = "<frozen importlib._bootstrap>"
+_CALLS_ON: Final = (
+    "_find_and_load",
+    "_find_and_load_unlocked",
+    "_load_unlocked",
+    "_call_with_frames_removed",
+)  # never innermost themselves
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{1,16}|\d{1,20}")
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\)")
 _EXCEPTION: Final = re.compile(r"^(?:\w{1,64}\.){0,8}\w{0,64}(?:Error|Exception|Interrupt|Exit|Warning)(?::|$)")
@@ -135,6 +142,9 @@ class _Reader:
                 thread.frames.reverse()
                 thread.lines.reverse()
                 thread.native.reverse()
+        if len(self.process.threads) - 1 in self.root_first:  # the text ends where its innermost frames stood
+            last = self.process.threads[-1]
+            last.is_cut = bool(last.frames) and last.frames[0][1] == _IMPORTER and last.frames[0][0] in _CALLS_ON
         self._name_main()
         shorten_files(self.process)
         if self.process.threads:

@@ -76,7 +76,7 @@ File: "/usr/lib/python3.8/queue.py", line 170, in get
         (PY_BT, [(None, "threading:wait", "dataloader")]),
         (
             ROOT_FIRST,
-            [("Thread-1", "threading:_bootstrap", "side_thread"), ("MainThread", "importlib/_bootstrap:_find_and_load", "import")],
+            [("Thread-1", "threading:_bootstrap", "side_thread"), ("MainThread", None, "import")],
         ),
         (COREDUMP, [(None, None, "side_thread")]),
         (RECIPE, [("140737354000000", "threading:_bootstrap", "side_thread"), ("MainThread", "queue:get", "unknown")]),
@@ -106,3 +106,13 @@ def test_failed_attach(tmp_path: Path) -> None:
     assert native_stacks.claims("x", source.head)
     tables, _ = rows_of(native_stacks, source)
     assert [row["dump_status"] for row in tables["stacks"]] == ["permission_denied"]
+
+
+def test_a_text_that_ends_in_the_import_machinery_is_cut_and_names_no_leaf(tmp_path: Path) -> None:
+    frames = [("/job/train.py", 3, "<module>"), ("<frozen importlib._bootstrap>", 1027, "_find_and_load")]
+    deeper = [*frames, ("<frozen importlib._bootstrap>", 688, "_load_unlocked"), ("/job/model.py", 9, "<module>")]
+    for shown, leaf in ((frames, None), (deeper, "model:<module>")):
+        text = "Thread MainThread (daemon: False)\n\n" + "".join(f' File "{file}", line {line}, in {name}\n' for file, line, name in shown)
+        tables, _ = rows_of(native_stacks, source_of(tmp_path, text.encode()))
+        assert [row["leaf"] for row in tables["stack_frames"]] == [leaf]
+        assert [row["activity"] for row in tables["stack_frames"]] == ["import"]
