@@ -33,7 +33,7 @@ class Shown:
         found: dict[str, str] = {}
         for line in self.text.split("\n"):
             places = list(_FIELD.finditer(line))
-            for place, following in zip(places, [*places[1:], None], strict=True):
+            for place, following in zip(places, [*places[1:], None], strict=False):
                 found.setdefault(place[1], line[place.end() : following.start() if following else len(line)].strip())
         return found
 

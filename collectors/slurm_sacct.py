@@ -57,7 +57,7 @@ def claims(name: str, head: bytes) -> bool:
     if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{":
         return claims_jobs(head, accounting=True)
     lines = [line.decode("utf-8", "replace").removeprefix("\ufeff") for line in islice(head.splitlines(), SNIFF_LINES)]
-    return any(_header(line, under) for line, under in zip(lines, [*lines[1:], ""], strict=True))
+    return any(_header(line, under) for line, under in zip(lines, [*lines[1:], ""], strict=False))
 
 
 def _header(line: str, under: str) -> tables.Header | None:
