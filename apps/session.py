@@ -48,13 +48,15 @@ class Session:
     told: Progress | None = None  # is told of every file that is read
     early: Judgement | None = field(default=None, repr=False)
     full: Judgement | None = field(default=None, repr=False)  # made while building
+    is_given: bool = False  # the path is a case file: taken as it is
+    export: dict[str, Path] | None = None  # the path is an export: its files by table
 
     def triage(self) -> Judgement | None:
         """The early answer, when there is one and no current case makes it needless."""
         from rca.case import is_current
         from rca.triage import triage
 
-        if is_current(self.target, self.inventory):
+        if self.is_given or self.export or is_current(self.target, self.inventory):
             return None
         began = time.perf_counter()
         try:
@@ -85,15 +87,17 @@ class Session:
         Where its place takes no case, it is built in a folder that ends with the session, and stderr says so: evidence that can be read is
         answered. A place that was named with --case, or a case that is wanted for itself (`is_kept`), has no such substitute.
         """
-        from rca.case import Case, build, is_current
+        from rca.case import Case, is_current
         from rca.errors import UnwritableCase
 
-        if not is_current(self.target, self.inventory):
+        if self.is_given:
+            return Case.open(self.target, of_this_version=True)
+        if self.export or not is_current(self.target, self.inventory):
             began = time.perf_counter()
             refused: list[UnwritableCase] = []
             for place in self._places():
                 try:
-                    build(self.inventory, place, _progress(self.inventory, self.told), self._judge)
+                    self._build(place)
                 except UnwritableCase as error:
                     if self.is_asked or is_kept:
                         raise
@@ -109,6 +113,14 @@ class Session:
             self.was_built = True
         return Case.open(self.target)
 
+    def _build(self, place: Path) -> None:
+        from rca.case import build, copy, read_parquet
+
+        if (files := self.export) is not None:
+            copy(lambda name: read_parquet(files[name], name), place, {"fingerprint": self.inventory.fingerprint}, self._judge)
+        else:
+            build(self.inventory, place, _progress(self.inventory, self.told), self._judge)
+
     def _places(self) -> Iterator[Path]:
         """Where the case may lie, one after the other: its place, this session's folder, the system's temporary folder."""
         yield self.target
@@ -123,8 +135,10 @@ class Session:
 @contextmanager
 def open_session(path: str, case: str | None, site: str | None = None) -> Iterator[Session]:
     """Find the evidence below a path; unpacked archives live as long as the session. `site` names the site's own catalogue files (else RCA_SITE)."""
+    from apps.exports import exported_tables, is_export
+    from rca.case import is_case_file
     from rca.errors import UsageError
-    from rca.sources import inventory
+    from rca.sources import Inventory, inventory
 
     if not path:
         raise UsageError("name the folder, file or archive with the evidence")
@@ -132,6 +146,16 @@ def open_session(path: str, case: str | None, site: str | None = None) -> Iterat
     root = Path(path)
     with ExitStack() as later:
         spool = Path(later.enter_context(_spool()))
+        if is_case_file(root):
+            if case:
+                raise UsageError(f"--case {case}: {path} is a case file already, which is read as it is; leave --case out")
+            yield Session(root, Inventory(root, (), ()), root, spool, False, later, is_given=True)
+            return
+        if is_export(root):
+            files, _ = exported_tables(root)
+            target = Path(case) if case else spool / "case.duckdb"
+            yield Session(root, Inventory(root, (), ()), target, spool, bool(case), later, export=files)
+            return
         found = _without(inventory(root, spool / "archives"), excluded)
         target = case_path(root, case, spool, is_plain_file=_is_plain_file(root, found))
         yield Session(root, found, target, spool, bool(case), later)

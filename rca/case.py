@@ -30,7 +30,7 @@ from rca.types import Source, Tables
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["JUDGED", "SCHEMA_VERSION", "Case", "MemoryCase", "build", "copy", "frames_of", "is_case_file", "is_current"]
+__all__ = ["JUDGED", "SCHEMA_VERSION", "Case", "MemoryCase", "build", "copy", "frames_of", "is_case_file", "is_current", "read_parquet"]
 
 SCHEMA_VERSION = hashlib.sha256("".join(table.ddl for table in TABLES.values()).encode()).hexdigest()[:16]  # another one: built again
 MEMORY_LIMIT = "256MB"  # of DuckDB while it takes in rows; beyond it spills to disk
@@ -79,8 +79,8 @@ class Case(Derived):
         self._kept: dict[tuple[str, ...], pl.LazyFrame] = {}
 
     @classmethod
-    def open(cls, path: Path) -> Case:
-        """Open read-only. Raises CaseError when it is no case of this version."""
+    def open(cls, path: Path, *, of_this_version: bool = False) -> Case:
+        """Open read-only. Raises CaseError when it is no case, or, where that is asked for, one with other tables than this version's."""
         import duckdb
 
         try:
@@ -91,7 +91,12 @@ class Case(Derived):
             raise CaseError(
                 f"{path}: no case file that this version can open ({str(error).splitlines()[0]}). Delete it and build again."
             ) from None
-        return cls(path, connection, has_stale=bool(has_stale))
+        case = cls(path, connection, has_stale=bool(has_stale))
+        if of_this_version and (schema := case.meta().get("schema")) != SCHEMA_VERSION:
+            made_by = case.meta().get("firstfault")
+            case.close()
+            raise CaseError(f"{path}: a case of another version (firstfault {made_by}, tables {schema}). Build it again from the evidence.")
+        return case
 
     def close(self) -> None:
         """Let go of the file."""
@@ -326,19 +331,23 @@ def build(
 
 
 def copy(
-    chunks: Callable[[str], Iterable[pl.DataFrame]], target: Path, made_of: Mapping[str, str], judge: Callable[[Tables], dict[str, pl.DataFrame]]
+    chunks: Callable[[str], Iterable[pl.DataFrame]],
+    target: Path,
+    made_of: Mapping[str, str],
+    judge: Callable[[Tables], dict[str, pl.DataFrame]] | None = None,
 ) -> None:
-    """A case from the rows of another one (as `Case.chunks` gives them, or read back from an export), judged anew.
+    """A case from the rows of another one (as `Case.chunks` gives them, or read back from an export); with `judge`, judged anew.
 
     `made_of` goes beside the versions: at least `fingerprint`. Raises UnwritableCase as `build` does.
     """
     with _draft(target) as (connection, draft):
         _declare(connection, made_of)
         for name in TABLES:
-            if name not in JUDGED:
+            if judge is None or name not in JUDGED:
                 for frame in chunks(name):
                     _insert(connection, name, frame, draft.parent)
-        _store(connection, draft, judge)
+        if judge is not None:
+            _store(connection, draft, judge)
 
 
 def _store(connection: duckdb.DuckDBPyConnection, draft: Path, judge: Callable[[Tables], dict[str, pl.DataFrame]]) -> None:
@@ -398,6 +407,18 @@ def _insert_parts(connection: duckdb.DuckDBPyConnection, name: str, parts: Itera
     listed = ", ".join(f'"{column}"' for column in TABLES[name].schema.names())
     for part in parts:
         connection.execute(f'INSERT INTO "{name}" SELECT {listed} FROM read_parquet(?)', [glob.escape(str(part))])
+
+
+def read_parquet(file: Path, name: str) -> Iterator[pl.DataFrame]:
+    """The rows of a table from a Parquet file that `Case.write_parquet` wrote, a part at a time. Raises CaseError where they are none of it."""
+    schema = TABLES[name].schema
+    try:
+        rows = pl.scan_parquet(file, glob=False)
+        height = rows.select(pl.len()).collect().item()
+        for start in range(0, max(height, 1), CHUNK_ROWS):
+            yield rows.slice(start, CHUNK_ROWS).select(schema.names()).cast(schema).collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise CaseError(f"{file}: no rows of {name} that this version can read ({str(error).splitlines()[0]})") from None
 
 
 def is_case_file(path: Path) -> bool:
