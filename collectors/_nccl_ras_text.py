@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
-from collectors._json_records import instant, local
 from collectors._stack_dump import host_label, whole_number
+from collectors._stamp_lines import stamp_of
 
 __all__ = ["MAX_LINE", "Report", "is_report"]
 
@@ -65,9 +65,6 @@ _KIND_OF_ERROR: Final = re.compile(r"(Initialization|Asynchronous) errors? on \d
 _SAID: Final = r"status (?P<status>[A-Z]{2,20})|launched up to operation (?P<calls>\d{1,19})|(?P<none>not launched any) operations"
 _RANKS_HAVE: Final = re.compile(rf"{_N} ranks (?:have (?:{_SAID})|reported (?P<error>.{{1,100}}))")
 _RANK: Final = re.compile(rf"Rank (?P<rank>\d{{1,9}})(?: has (?:{_SAID})| reported (?P<error>[^-]{{1,100}}?))?{_TAIL}")
-_STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?")
-_DATE: Final = re.compile(r"[A-Z][a-z]{2} +([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d)(?: [AP]M)? ([A-Z]{2,5}|[+-]\d\d) (\d{4})")  # date(1)
-MAX_STAMP_LINE: Final = 120
 
 
 def is_report(head: bytes) -> bool:
@@ -245,20 +242,12 @@ class Report:
 
     def _time(self, line: str) -> None:
         """The stamp of a line between reports, as whoever asks again and again prints it."""
-        if len(line) > MAX_STAMP_LINE:
+        if (told := stamp_of(line)) is None:
             return
-        if found := _STAMP.search(line):
-            stamp = re.sub(r" ?(?:Z|UTC)$", "+00:00", found[0].replace(",", "."))
-            self._told = instant(stamp), local(stamp)
-        elif found := _DATE.search(line):
-            try:
-                at = datetime.strptime(f"{found[5]} {found[1]} {found[2]} {found[3]}", "%Y %b %d %H:%M:%S")
-            except ValueError:
-                return
-            is_utc = found[4] in ("UTC", "GMT", "+00")
-            self._told = (at.replace(tzinfo=UTC), None) if is_utc else (None, at.isoformat())
         if self._stage == 0:
-            self._stamp, self._told = self._told if self._told != (None, None) else self._stamp, (None, None)
+            self._stamp = told
+        else:
+            self._told = told
 
 
 def _said(found: re.Match[str]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ DECLARED: Final[tuple[Table, ...]] = (
         Column("gpu_index", INT, "number of the GPU on its host"),
         Column("gpu_uuid", TEXT, "UUID of the GPU"),
         Column("link", INT, "number of the link or port, where a label says so"),
-        Column("scrape", INT, "1, 2, ...: which sample of the same series within the file"),
+        Column("scrape", INT, "1, 2, ...: which sample of the same series within the file, of a text which scrape of its host"),
         Column("sampled_at", INSTANT, "when; null where the file does not say (a text exposition has no time of its own)"),
         Column("value", FLOAT, "as exported, in the unit of the metric; null where not finite"),
         Column("code", INT, "Xid that the value or a label names"),
