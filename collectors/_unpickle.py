@@ -37,13 +37,16 @@ class _Refusing(pickle.Unpickler):
         raise PickleRefused("asks for an outside object; a recorder dump never does: refused")
 
 
-def load(file: IO[bytes], size_bytes: int) -> Any:
-    """The object in a pickle that needs no globals. Raises PickleRefused with the reason, EOFError or pickle.UnpicklingError when torn."""
+def load(file: IO[bytes], size_bytes: int, *, unpickler: type[pickle.Unpickler] = _Refusing) -> Any:
+    """The object in a pickle that needs no globals. Raises PickleRefused with the reason, EOFError or pickle.UnpicklingError when torn.
+
+    Another `unpickler` must import nothing either (`collectors._inert`).
+    """
     if size_bytes > MAX_FILE_BYTES:
         raise PickleRefused(f"{size_bytes:,} bytes; more than {MAX_FILE_BYTES:,} are not read")
     try:
         with memory_limit(MEMORY_FLOOR_BYTES + PER_BYTE * size_bytes):
-            return _Refusing(file, encoding="utf-8", errors="replace").load()
+            return unpickler(file, encoding="utf-8", errors="replace").load()
     except MemoryError:
         raise PickleRefused("needs far more memory than a dump of its size: refused") from None
     except (OverflowError, ValueError, AttributeError, TypeError, IndexError, KeyError, struct.error) as error:

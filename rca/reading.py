@@ -22,11 +22,12 @@ from rca.memory import PER_BYTE, memory_limit
 from rca.tables import TABLES
 from rca.types import Collector, Skip, Source
 
-__all__ = ["Originals", "Parts", "Reading", "collectors", "read_source", "without_gc"]
+__all__ = ["Originals", "Parts", "Reading", "claimants", "collectors", "read_source", "without_gc"]
 
 BATCH_ROWS = 200_000  # rows held in memory before they go to disk: ~60 MB of calls
 MEMORY_FLOOR_BYTES = 1 << 30  # that a reader may use whatever the size of its file
 COMPRESSES = 30  # times, at most, that an honest dump is larger than its compressed file
+ENDS_ABOVE = 64 << 20  # bytes: a larger file that nothing reads whole is known by its ends; smaller ones are hashed within a second
 MAX_SKIPS = 20  # skips of one file that are kept one by one; the rest is counted
 Progress = Callable[[int, int, str], None]  # files done, files in all, current path
 
@@ -53,9 +54,14 @@ class Reading:
 
 
 class Originals:
-    """The files read so far, by their bytes: tells a copy from what another host or rank left, which may be equal to the byte."""
+    """The files read so far, by their bytes: tells a copy from what another host or rank left, which may be equal to the byte.
 
-    def __init__(self) -> None:
+    A checkpoint may have terabytes. Of a large file whose collectors look only at its ends (READS_ENDS), or that none recognises, the ends and the
+    size stand for the bytes: two different shards of a size differ in the tables of contents, checksums or last tensors at their ends.
+    """
+
+    def __init__(self, known: dict[str, Collector] | None = None) -> None:
+        self._known = collectors() if known is None else known
         self._read: dict[str, dict[tuple[str | int | None, str | int | None], Reading]] = {}  # "*" = any host, any rank
 
     def of(self, source: Source) -> Reading | None:
@@ -64,6 +70,8 @@ class Originals:
         Nothing may say that it is of another host or rank: seven sound hosts have the same list of packages. Only a recorder dump, which counts
         nanoseconds, is never equal to another one's.
         """
+        if source.size_bytes > ENDS_ABOVE and "bytes_id" not in source.__dict__:
+            source.__dict__["is_known_by_ends"] = self._is_read_by_ends(source)
         source.__dict__["evidence_id"] = source.bytes_id
         same = self._read.get(source.bytes_id)
         if same is None:
@@ -73,9 +81,16 @@ class Originals:
         first = next((same[key] for key in known if key in same), None)
         if first is None and (anyones := same["*", "*"]).is_unique:
             return anyones
+        if first is not None and any(getattr(self._known.get(name), "OF_ITS_FOLDER", False) for name in first.collectors):
+            source.__dict__["evidence_id"] = hashlib.sha256(f"{source.bytes_id} {source.path}".encode()).hexdigest()[:16]
+            return None  # the folder is part of what it says
         if first is None:
             source.__dict__["evidence_id"] = hashlib.sha256(f"{source.bytes_id} {host} {rank}".encode()).hexdigest()[:16]
         return first
+
+    def _is_read_by_ends(self, source: Source) -> bool:
+        names, problem = claimants(source, self._known)
+        return problem is None and all(getattr(self._known[name], "READS_ENDS", False) for name in names)
 
     def add(self, reading: Reading) -> None:
         """Takes in a file that was read."""
@@ -165,6 +180,19 @@ def without_gc() -> Iterator[None]:
             gc.enable()
 
 
+def claimants(source: Source, known: dict[str, Collector]) -> tuple[list[str], str | None]:
+    """The collectors that recognise a file by its head, or why none could be asked."""
+    try:
+        head = source.head
+        if not head:
+            return [], "empty file" if source.size_bytes == 0 else "cannot be decompressed or read"
+        names = [name for name in known if known[name].claims(source.path, head)]
+        names = [name for name in names if hasattr(known[name], "SCHEMA")] or names  # a record of ours may quote any log
+        return [name for name in names if getattr(known[name], "IS_ALONE", False)] or names, None
+    except Exception as error:  # noqa: BLE001 - runner site: a collector that trips over a head must not end the run
+        return [], f"cannot be recognised: {type(error).__name__}: {error}"
+
+
 def read_source(
     source: Source,
     known: dict[str, Collector],
@@ -174,22 +202,14 @@ def read_source(
 ) -> Reading:
     """Read one file with every collector that claims it, into `parts`."""
     reading = Reading(source)
-    try:
-        head = source.head
-        if not head:
-            reading.problem = "empty file" if source.size_bytes == 0 else "cannot be decompressed or read"
-            return reading
-        claimants = [name for name in known if known[name].claims(source.path, head)]
-        claimants = [name for name in claimants if hasattr(known[name], "SCHEMA")] or claimants  # a record of ours may quote any log
-        claimants = [name for name in claimants if getattr(known[name], "IS_ALONE", False)] or claimants
-    except Exception as error:  # noqa: BLE001 - runner site: a collector that trips over a head must not end the run
-        reading.problem = f"cannot be recognised: {type(error).__name__}: {error}"
+    names, reading.problem = claimants(source, known)
+    if reading.problem is not None:
         return reading
-    if not claimants:
+    if not names:
         reading.problem = "no collector recognises it"
-        reading.guess = guess(head)
-    reading.is_unique = any("dumps" in known[name].EMITS for name in claimants)
-    for name in claimants:
+        reading.guess = guess(source.head)
+    reading.is_unique = any("dumps" in known[name].EMITS for name in names)
+    for name in names:
         _read_with(name, known[name], source, parts, reading, read)
     return reading
 

@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 HEAD_BYTES = 65536  # what `claims` may look at
+END_BYTES = 1 << 20  # of each end of a large file that nothing reads whole
 _BYTE_ORDER_MARKS = (  # of a text; that of UTF-32 begins like that of UTF-16
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -192,14 +193,29 @@ class Source:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     @cached_property
+    def is_known_by_ends(self) -> bool:
+        """Whether the ends and the size stand for the bytes: `rca.reading` says so of large files that nothing reads whole."""
+        return False
+
+    @cached_property
+    def ends_sha256(self) -> str:
+        """SHA-256 of the size with the first and the last bytes as stored, hex: it costs the same whatever the size."""
+        with self.file.open("rb") as file:
+            digest = hashlib.sha256(f"{self.size_bytes} ".encode() + file.read(END_BYTES))
+            file.seek(max(0, self.size_bytes - END_BYTES))
+            digest.update(file.read(END_BYTES))
+        return digest.hexdigest()
+
+    @cached_property
     def bytes_id(self) -> str:
-        """First 16 hex digits of the SHA-256 of the stored bytes: a copy has the same one.
+        """First 16 hex digits of the SHA-256 of the stored bytes, or of their ends (`is_known_by_ends`): a copy has the same one.
 
         Equal bytes in the folders of two capture rounds are two observations (a rank that did not move), not a copy.
         """
+        digest = self.ends_sha256 if self.is_known_by_ends else self.sha256
         if self.sample_hint is None:
-            return self.sha256[:16]
-        return hashlib.sha256(f"{self.sha256} {self.sample_hint}".encode()).hexdigest()[:16]
+            return digest[:16]
+        return hashlib.sha256(f"{digest} {self.sample_hint}".encode()).hexdigest()[:16]
 
     @cached_property
     def evidence_id(self) -> str:

@@ -104,8 +104,8 @@ IN_FUNCTIONS_ONLY = (
 TRAINING_SCRIPT = "rca/drills/_job.py"  # runs as the injected job's own program, never imported by the library
 # Functions that catch broadly. The runners record what they caught; the others open compressed bytes, whose library raises a type
 # of its own that is loaded on demand, and raise again whatever is not that.
-RUNNERS = {("rca/reading.py", "read_source"), ("rca/reading.py", "_read_with"), ("rca/questions.py", "ask")}
-DECOMPRESSION = {("rca/types.py", "blocks"), ("rca/archives.py", "unpack")}
+RUNNERS = {("rca/reading.py", "claimants"), ("rca/reading.py", "_read_with"), ("rca/questions.py", "ask")}
+DECOMPRESSION = {("rca/types.py", "blocks"), ("rca/archives.py", "unpack"), ("apps/remote.py", "_asked")}  # the last: a store's own types
 CLOCKS = frozenset(
     {
         *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "time.sleep"),

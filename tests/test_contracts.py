@@ -26,7 +26,7 @@ from _house import CASES, DUMPED, FAULTY, FOLDERS, HEALTHY, ROOT, SAMPLE, copy_d
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collectors._unpickle import load
+from collectors._unpickle import PickleRefused, load
 from rca import plugins
 from rca.case import MemoryCase
 from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS
@@ -118,7 +118,11 @@ def document(data: bytes) -> Any:
     if data[:1] == b"\x80":
         import io
 
-        return load(io.BytesIO(data), len(data))
+        try:
+            found = load(io.BytesIO(data), len(data))
+            return found if isinstance(found, dict | list) else None  # torch's older files are several pickles, a number first
+        except (PickleRefused, EOFError, pickle.UnpicklingError):
+            return None  # of classes, as torch writes them
     try:
         return json.loads(data)
     except ValueError:
