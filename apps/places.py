@@ -7,9 +7,10 @@ import os
 import stat
 from pathlib import Path
 
+from apps.remote import is_remote
 from rca.errors import UsageError
 
-__all__ = ["cache_folder", "case_path", "data_folder", "fleet_folder", "is_writable", "notes_folders"]
+__all__ = ["cache_folder", "case_path", "data_folder", "fleet_folder", "is_writable", "notes_folders", "remote_case_path"]
 
 
 def case_path(evidence: Path, asked: str | None, spool: Path, *, is_plain_file: bool) -> Path:
@@ -23,6 +24,13 @@ def case_path(evidence: Path, asked: str | None, spool: Path, *, is_plain_file: 
         return evidence / "case.duckdb"
     name = hashlib.sha256(str(evidence.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return cache_folder() / name / "case.duckdb"
+
+
+def remote_case_path(url: str, asked: str | None) -> Path:
+    """The case of evidence in an object store: where --case says, else in the cache folder, by its address."""
+    if asked:
+        return _usable(Path(asked))
+    return cache_folder() / hashlib.sha256(url.rstrip("/").encode("utf-8", "surrogateescape")).hexdigest()[:16] / "case.duckdb"
 
 
 def _usable(target: Path) -> Path:
@@ -70,7 +78,8 @@ def fleet_folder(asked: str | Path | None) -> Path:
 
 def notes_folders(evidence: Path) -> tuple[Path, Path]:
     """Where notes on incidents in this evidence may lie: beside it, and in the user's data folder, for evidence that must stay as it is."""
-    name = hashlib.sha256(str(evidence.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    place = evidence if is_remote(str(evidence)) else evidence.resolve()
+    name = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return evidence / "notes", data_folder() / "notes" / name
 
 

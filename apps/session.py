@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.places import cache_folder, case_path
+from apps.places import cache_folder, case_path, remote_case_path
 from apps.plain import complain
 from apps.site import choose
 from apps.supervise import entering, excluded
@@ -136,6 +136,7 @@ class Session:
 def open_session(path: str, case: str | None, site: str | None = None) -> Iterator[Session]:
     """Find the evidence below a path; unpacked archives live as long as the session. `site` names the site's own catalogue files (else RCA_SITE)."""
     from apps.exports import exported_tables, is_export
+    from apps.remote import is_remote
     from rca.case import is_case_file
     from rca.errors import UsageError
     from rca.sources import Inventory, inventory
@@ -146,6 +147,9 @@ def open_session(path: str, case: str | None, site: str | None = None) -> Iterat
     root = Path(path)
     with ExitStack() as later:
         spool = Path(later.enter_context(_spool()))
+        if is_remote(path):
+            yield _remote(path, case, spool, later)
+            return
         if is_case_file(root):
             if case:
                 raise UsageError(f"--case {case}: {path} is a case file already, which is read as it is; leave --case out")
@@ -159,6 +163,25 @@ def open_session(path: str, case: str | None, site: str | None = None) -> Iterat
         found = _without(inventory(root, spool / "archives"), excluded)
         target = case_path(root, case, spool, is_plain_file=_is_plain_file(root, found))
         yield Session(root, found, target, spool, bool(case), later)
+
+
+def _remote(url: str, case: str | None, spool: Path, later: ExitStack) -> Session:
+    """Evidence in an object store: fetched, unless the case of just this listing is there."""
+    from apps.remote import fetch, listed, recall, remember, store_of
+    from rca.case import is_current
+    from rca.sources import IGNORED_NAMES, Unreadable, inventory_of
+
+    store, path = store_of(url)
+    objects = [one for one in listed(store, path, url) if not IGNORED_NAMES & set(one.name.split("/")) and not one.key.endswith("/")]
+    target = remote_case_path(url, case)
+    known = recall(target.parent, objects) if not case else None
+    if known is not None and is_current(target, _without(known, excluded)):
+        return Session(target.parent, _without(known, excluded), target, spool, False, later)
+    files, refused = fetch(store, objects, spool / "fetched", url)
+    found = inventory_of(spool / "fetched", files, [Unreadable(name, why) for name, why in refused], spool / "archives")
+    if not case:
+        remember(target.parent, objects, found)
+    return Session(spool / "fetched", _without(found, excluded), target, spool, bool(case), later)
 
 
 def _spool() -> tempfile.TemporaryDirectory[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from rca import archives
 from rca.errors import UsageError
 from rca.types import Compression, Source
 
-__all__ = ["Inventory", "Unreadable", "inventory"]
+__all__ = ["IGNORED_NAMES", "Inventory", "Unreadable", "inventory", "inventory_of"]
 
 IGNORED_NAMES = frozenset({"truth.json", "case.duckdb", ".git"})  # a drill's answer is never read; a case is not evidence
 WORKSPACE = ".case-tmp-"  # part of the name of the folder a case is built in, which may lie inside the evidence
@@ -56,13 +56,21 @@ def inventory(root: Path, spool: Path) -> Inventory:
     """All raw files below `root` (a folder, a file or an archive). Archives are unpacked into `spool` under neutral names."""
     if not root.exists():
         raise UsageError(f"{root}: no such file or folder. Name the folder (or archive) that holds the dumps.")
+    refused: list[Unreadable] = []
+    return inventory_of(root, _walk(root, refused), refused, spool)
+
+
+def inventory_of(root: Path, files: Iterable[tuple[Path, str]], refused: list[Unreadable], spool: Path) -> Inventory:
+    """Files with the names they are known by, and those known as unreadable before (a list that grows while the files are asked for)."""
     found = _Found(spool, num_folders=[len(list(spool.iterdir())) if spool.exists() else 0])
-    for path, name in _walk(root, found.unreadable):
+    for path, name in files:
         try:
             _add(path, name, found)
         except OSError as error:
             found.unreadable.append(Unreadable(name, f"cannot be opened: {error.strerror or error}"))
-    return Inventory(root, tuple(sorted(found.sources, key=lambda s: s.path)), tuple(sorted(found.unreadable, key=lambda u: u.path)))
+    return Inventory(
+        root, tuple(sorted(found.sources, key=lambda s: s.path)), tuple(sorted([*refused, *found.unreadable], key=lambda u: u.path))
+    )
 
 
 @dataclass

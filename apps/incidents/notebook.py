@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.places import is_writable, notes_folders
+from apps.remote import is_remote
 from rca.errors import EvidenceError, UsageError
 from rca.files import MAX_BYTES, is_plain
 from rca.incidents.incident import merged
@@ -73,7 +74,7 @@ class Notebook:
 
 def notebook(evidence: Path) -> Notebook:
     """The notes on this evidence, wherever they lie."""
-    if not evidence.exists():
+    if not is_remote(str(evidence)) and not evidence.exists():
         raise UsageError(f"{evidence}: no such file or folder. Name the folder (or archive) with the evidence of the incident.")
     beside, aside = notes_folders(evidence)
     is_beside = evidence.is_dir() and (is_writable(beside) if _is_folder(beside) else not _exists(beside) and is_writable(evidence))

@@ -35,10 +35,11 @@ def run(args: argparse.Namespace) -> int:
 
     from apps.explorer import ADDRESS, serve
     from apps.places import fleet_folder
+    from apps.remote import is_remote
     from apps.text import write
     from rca.errors import UsageError
 
-    if missing := [path for path in args.paths if not Path(path).exists()]:
+    if missing := [path for path in args.paths if not is_remote(path) and not Path(path).exists()]:
         raise UsageError(f"{missing[0]}: no such file or folder. Name evidence or a fleet.")
     fleet = fleet_folder(args.fleet)
     if not args.paths and not fleet.is_dir():
