@@ -97,6 +97,11 @@ class Clocks:
         apart -= offset - other_offset
         return None if abs(apart) <= error + other_error else 1 if apart > 0 else -1
 
+    def zone_of(self, hosts: Iterable[str]) -> float | None:
+        """Local time minus UTC, s, of these hosts: noted of them, or told by the logs that speak of them; None unless all that is told agrees."""
+        zones = {told[host] for host in hosts for told in (self._host_zones, self._log_zones) if host in told}
+        return zones.pop() if len(zones) == 1 else None
+
     @cached_property
     def kernel(self) -> KernelTimes:
         """When, and in which boot, each row of `kernel_events` was."""

@@ -15,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from heapq import nsmallest
 from typing import Final
 
@@ -51,6 +52,7 @@ CLASS: Final[Mapping[str, int]] = {
 }
 OUTLIVABLE: Final = 3  # class from which on a program can catch a fault and go on
 MAX_COMPARED: Final = 32  # earliest faults that each other one is compared with
+KILL_WAIT: Final = timedelta(seconds=60)  # from a scheduler's SIGTERM to the end of a job that ignores it (Slurm: KillWait, 30 s) and some
 EVERYWHERE: Final = 0.75  # of the ranks with a log: a fault of one part does not raise the same on all of them at once
 
 BY_SIGNATURE: Final[Mapping[str, str]] = {
@@ -276,6 +278,8 @@ def _belongs_to_stop(fault: Fault, stop: Stop, logs: JobLogs) -> bool:
     if stop.began is None:
         return False
     told = logs.order(fault.line, stop.began)
+    if fault.kind == "killed" and stop.began.table == "job_records" and fault.line.at is not None and stop.began.at is not None:
+        return fault.line.at >= stop.began.at - KILL_WAIT  # accounting tells when all was over, not when the scheduler began to kill
     pids = {pid for rank in fault.ranks for pid in logs.pids.get(rank, ())} | {line.pid for line in fault.lines if line.pid is not None}
     if not pids & stop.closed_pids:
         return told == 1 and not stop.closed_pids

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 import polars as pl
 
+from rca.analyses import _scheduler_records as scheduler
 from rca.clocks import Clocks, clocks
 from rca.types import Cite, Tables
 
@@ -32,8 +33,13 @@ READS = (
     "host_logs",
     "clock_anchors",
     "groups",
+    "job_records",
+    "node_states",
+    "evidence",
 )
 MAX_TEXT = 300
+# state of an accounting row that ended on purpose -> the line of a scheduler's log that says the same
+_RECORDED = {"PREEMPTED": "slurm_preempted", "CANCELLED": "slurm_cancelled", "TIMEOUT": "slurm_time_limit", "DEADLINE": "slurm_time_limit"}
 TORN = "log_breaks_off"
 WRITES_ITSELF = frozenset({"worker_started", "train_progress", "python_traceback"})  # lines of a shared log that a rank itself writes
 
@@ -81,6 +87,7 @@ class JobLogs:
     world_size: int | None
     span: tuple[datetime, datetime] | None = None  # first and last instant of logs, dumps and step timings
     own_logs: frozenset[str] = frozenset()  # files that are of one rank alone
+    book: scheduler.Book = field(default_factory=scheduler.Book)  # what the scheduler's own records say of this launch
 
     @cached_property
     def everyone(self) -> frozenset[int]:
@@ -187,7 +194,34 @@ def job_logs(case: Tables) -> JobLogs:
         case.table("groups").filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item(),
     )
     lines, own = _lines(case, empty)
-    return replace(empty, lines=lines, span=_span(case, lines), own_logs=own)
+    span = _span(case, lines)
+    last: dict[str, datetime] = {}
+    for line in lines:
+        if line.at is not None and line.rank is not None and (host := empty.hosts.get(line.rank)) is not None:
+            last[host] = max(last.get(host, line.at), line.at)
+    book = scheduler.book(case, empty.clocks, hosts=frozenset(empty.hosts.values()), span=span, last_seen=last)
+    return replace(empty, lines=(*lines, *_of_book(book)), span=span, own_logs=own, book=book)
+
+
+def _of_book(book: scheduler.Book) -> list[Line]:
+    """What the scheduler's records say of the end of this launch, as lines: on purpose or by whom, and the nodes that were lost."""
+    found = []
+    launch, ended = book.launch, book.launch.ended if book.launch else None
+    signature = _RECORDED.get(launch.row["state"] or "") if launch is not None and launch.row["attribution"] == "planned" else None
+    if launch is not None and ended is not None and signature is not None:
+        found.append(_recorded("job_records", launch.row, None, ended, signature, launch.says, is_planned=True))
+    for lost in book.lost:
+        says = f"node {lost.row['host']} {lost.row['base_state'] or 'does not answer'}: {lost.row['reason'] or 'no reason written'}"
+        found.append(_recorded("node_states", lost.row, lost.row["host"], lost.at, "node_failure", says, is_planned=False))
+    return found
+
+
+def _recorded(
+    table: str, row: Mapping[str, Any], host: str | None, at: datetime | None, signature: str, says: str, *, is_planned: bool
+) -> Line:
+    return Line(
+        table, row["evidence_id"], row["record"], None, host, None, None, at, signature, None, None, None, (), None, (), says, is_planned
+    )
 
 
 def _span(case: Tables, lines: Sequence[Line]) -> tuple[datetime, datetime] | None:

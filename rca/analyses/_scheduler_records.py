@@ -1,0 +1,188 @@
+"""What the scheduler's own books say of this job: which accounting row is its launch, when that ended, and which of its hosts were lost with it.
+
+1. A row is of this job when its id stands in the logs or in the name of a log (`slurm-4101.out`); where no id is known, when its hosts are just
+   those of the job. Steps belong to their job and are not asked.
+2. Stamps without a zone become instants by the zone of the job's hosts. Where none is told, by the one that lets a row of this job end when its logs
+   end and begin before they begin, if only one row of the job can.
+3. Of several launches the one counts in whose time the logs lie. A row that cannot be placed is told, and counts for nothing.
+4. A node of the job that is down or does not answer, for no reason that somebody planned, is lost if its reason was written in the time of the
+   launch, or on the same clock within minutes of the end of a launch that the scheduler ended for a failed node. Not if the job went on there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import polars as pl
+
+from rca.clocks import Clocks
+from rca.types import Tables
+
+__all__ = ["READS", "Book", "Lost", "Record", "book", "placed"]
+
+READS: Final = ("job_records", "node_states", "evidence", "log_events", "scheduler_events", "ranks")
+BEFORE: Final = timedelta(hours=1)  # containers and checkpoints are loaded before the first line of a log
+AFTER: Final = timedelta(minutes=15)  # nodes are set down, and jobs are cleaned up, minutes after their last word
+SLACK: Final = timedelta(minutes=4)  # what two clocks and a buffered log may be apart
+QUARTER_S: Final = 900
+MAX_ZONE_S: Final = 14 * 3600
+_NAMED: Final = re.compile(r"(?:^|/)slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.][\w.\-]{0,60})?\.(?:out|err|log)\b")
+_WRITTEN: Final = re.compile(r"(?i)\b(?:STEP|JOB|StepId|JobId|SLURM_JOB(?:_?ID)?)[ =:]{1,3}(\d{2,12}(?:_\d{1,9})?)(?![\d:-])")
+_SPOKEN: Final = re.compile(r"(?i)slurmstepd|srun|salloc|SLURM_JOB|slurmctld|StepId|JobId")
+
+
+@dataclass(frozen=True)
+class Record:
+    """An accounting row of this job; `began` and `ended` are None where nothing tells the zone."""
+
+    row: Mapping[str, Any]
+    began: datetime | None
+    ended: datetime | None
+
+    @property
+    def says(self) -> str:
+        """The row in words."""
+        row = self.row
+        by = f" by {row['cancelled_by']}" if row["cancelled_by"] else ""
+        until = f", ended {row['ended_at'] or row['ended_at_local']}" if row["ended_at"] or row["ended_at_local"] else ""
+        why = f" ({row['reason']})" if row["reason"] else ""
+        return f"accounting: job {row['job_id']} {row['state']}{by}{why}{until}"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A node of the job that the scheduler says is gone."""
+
+    row: Mapping[str, Any]
+    at: datetime | None
+
+
+@dataclass(frozen=True)
+class Book:
+    """What the books say of this launch."""
+
+    launch: Record | None = None  # the row in whose time the logs lie
+    unplaced: tuple[Record, ...] = ()  # rows of this job whose times are not told, or do not fit
+    lost: tuple[Lost, ...] = ()
+
+
+def placed(row: Mapping[str, Any], moment: str, zone: float | None) -> datetime | None:
+    """The instant of a row: as told, else its local stamp in a zone."""
+    at: datetime | None = row[f"{moment}_at"]
+    local = row[f"{moment}_at_local"]
+    if at is not None or local is None or zone is None:
+        return at
+    try:
+        return (datetime.fromisoformat(local) - timedelta(seconds=zone)).replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def book(
+    case: Tables, clock: Clocks, *, hosts: Collection[str], span: tuple[datetime, datetime] | None, last_seen: Mapping[str, datetime]
+) -> Book:
+    """The books of this launch. `hosts`: all of the job; `span`: first and last instant of its logs; `last_seen`: host -> its last word."""
+    rows = case.table("job_records").filter(~pl.col("is_step").fill_null(value=False)).unique().sort("evidence_id", "record").collect()
+    mine = _mine(case, rows.rows(named=True), frozenset(hosts))
+    zone = clock.zone_of(hosts)
+    records = [Record(row, placed(row, "started", zone), placed(row, "ended", zone)) for row in mine]
+    fitting = [record for record in records if span is not None and _holds(record, span)]
+    if not fitting and zone is None and span is not None:
+        fitting = _by_end(mine, span)
+    launch = (
+        min(fitting, key=lambda record: (record.ended is None, record.ended or span[1], record.row["record"]), default=None)
+        if span
+        else None
+    )
+    unplaced = tuple(record for record in records if launch is None and (record.ended is None or span is None))
+    return Book(launch, unplaced, tuple(_lost(case, launch, zone, frozenset(hosts), span, last_seen)))
+
+
+def _mine(case: Tables, rows: Sequence[Mapping[str, Any]], hosts: frozenset[str]) -> list[Mapping[str, Any]]:
+    """Rows of this job: by an id that logs or their names tell, else by their hosts."""
+    if not rows:
+        return []
+    ids = _ids(case)
+    named = [row for row in rows if row["base_job_id"] in ids]
+    if named:
+        return [row for row in named if not hosts or not row["hosts"] or hosts <= set(row["hosts"])]
+    if ids and not any("_" in (row["base_job_id"] or "") for row in rows):
+        return []  # the job has an id, and none of these; only the tasks of an array have two
+    return [row for row in rows if hosts and row["hosts"] and hosts == set(row["hosts"])]
+
+
+def _ids(case: Tables) -> frozenset[str]:
+    """Ids of the job as logs write them, and as the names of logs hold them."""
+    logs: set[str] = set()
+    found: set[str] = set()
+    for table, text in (("log_events", "message"), ("scheduler_events", "reason")):
+        lines = case.table(table).select("evidence_id", text).filter(pl.col(text).str.contains(_SPOKEN.pattern)).unique().collect()
+        for _, words in lines.iter_rows():
+            found |= set(_WRITTEN.findall(words))
+    for table in ("log_events", "scheduler_events", "ranks", "progress"):
+        logs |= set(case.table(table).select("evidence_id").unique().collect()["evidence_id"])
+    paths = case.table("evidence").filter(pl.col("evidence_id").is_in(sorted(logs))).select("path").collect()["path"]
+    return frozenset(found | {id_ for path in paths if path for id_ in _NAMED.findall(path)})
+
+
+def _holds(record: Record, span: tuple[datetime, datetime]) -> bool:
+    """Whether the logs lie in the time of a launch."""
+    if record.began is None:
+        return False
+    return record.began <= span[0] + SLACK and (record.ended is None or record.ended >= span[1] - SLACK)
+
+
+def _by_end(rows: Sequence[Mapping[str, Any]], span: tuple[datetime, datetime]) -> list[Record]:
+    """The one row that ends with the logs and begins before them in some zone; none where several do."""
+    found = []
+    for row in rows:
+        if not row["started_at_local"] or not row["ended_at_local"]:
+            continue
+        apart = (datetime.fromisoformat(row["ended_at_local"]) - span[1].replace(tzinfo=None)).total_seconds()
+        zone = float(round(apart / QUARTER_S) * QUARTER_S)
+        record = Record(row, placed(row, "started", zone), placed(row, "ended", zone))
+        near = abs(apart - zone) <= SLACK.total_seconds() and abs(zone) <= MAX_ZONE_S
+        if near and _holds(record, span) and record.began is not None and span[0] - record.began <= BEFORE:
+            found.append(record)
+    return found if len(found) == 1 else []
+
+
+def _lost(
+    case: Tables,
+    launch: Record | None,
+    zone: float | None,
+    hosts: frozenset[str],
+    span: tuple[datetime, datetime] | None,
+    last_seen: Mapping[str, datetime],
+) -> list[Lost]:
+    if launch is not None and launch.row["state"] == "COMPLETED":
+        return []
+    gone = (pl.col("base_state") == "DOWN") | ~pl.col("is_responding").fill_null(value=True)
+    rows = case.table("node_states").filter(pl.col("host").is_in(sorted(hosts)) & gone & (pl.col("attribution") == "platform"))
+    found: dict[str, Lost] = {}
+    for row in rows.unique().sort("host", "evidence_id", "record").collect().iter_rows(named=True):
+        at = placed(row, "reason", zone)
+        if at is None:
+            at = _beside_end(row, launch)
+        in_time = (
+            at is not None and span is not None and span[0] <= at <= max(span[1], (launch.ended if launch else None) or span[1]) + AFTER
+        )
+        seen = last_seen.get(row["host"])
+        if in_time and at is not None and (seen is None or seen <= at + SLACK):
+            found.setdefault(row["host"], Lost(row, at))
+    return list(found.values())
+
+
+def _beside_end(node: Mapping[str, Any], launch: Record | None) -> datetime | None:
+    """When a node was set down, by the end of a launch that failed with a node: both stamps are of the scheduler's clock."""
+    if launch is None or launch.ended is None or launch.row["state"] != "NODE_FAIL":
+        return None
+    ended, written = launch.row["ended_at_local"], node["reason_at_local"]
+    if not ended or not written:
+        return None
+    apart = datetime.fromisoformat(written) - datetime.fromisoformat(ended)
+    return launch.ended + apart if abs(apart) <= AFTER else None

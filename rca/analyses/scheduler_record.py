@@ -1,0 +1,81 @@
+"""What do the scheduler's own books say of how this job ended?
+
+1. Find the accounting row that is this launch: by id or hosts, and in whose time the logs lie (`_scheduler_records`).
+2. A launch that ended because a node failed, or because memory ran out, says why and names nobody: which node it was is told by the states of nodes
+   (`process_death`). One that was preempted, cancelled by a person or out of time is told by `planned_stop`, which asks whether the job still moved;
+   without any log the row alone says it, for less.
+3. Other ends, and rows of this job that cannot be placed in time, are only told: a row of another launch must not decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rca.analyses._job_logs import READS, job_logs
+from rca.analyses._scheduler_records import Record
+from rca.analyses._words import iso
+from rca.errors import NotEnoughEvidence
+from rca.types import Cite, Finding, Sign, Tables
+
+NEEDS = ("job_records",)
+USES = tuple(table for table in READS if table not in NEEDS)
+SIGNS = {
+    "node_failed": Sign("death", ("host_lost", "host_fault")),
+    "out_of_memory": Sign("death", ("host_out_of_memory",)),
+    "preempted_on_record": Sign("stop", ("preemption",)),
+    "stopped_on_record": Sign("stop", ("planned_stop",)),
+    "ended_as": Sign("mention", (), is_note=True),
+    "not_placed": Sign("mention", (), is_note=True),
+}
+
+FAILED_NODES = frozenset({"NODE_FAIL", "BOOT_FAIL"})
+WITHOUT_LOGS = {
+    "PREEMPTED": "preempted_on_record",
+    "CANCELLED": "stopped_on_record",
+    "TIMEOUT": "stopped_on_record",
+    "DEADLINE": "stopped_on_record",
+}
+MAX_NOTES = 3
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """One finding for the launch, or a note for each row of the job that cannot be placed."""
+    logs = case.derive(job_logs)
+    launch = logs.book.launch
+    if launch is None:
+        if not logs.book.unplaced:
+            raise NotEnoughEvidence("no accounting row is of this job and launch, by its id or hosts and by its time")
+        return [
+            _finding("not_placed", record, f"{record.says}; when that was against the logs is not told")
+            for record in logs.book.unplaced[:MAX_NOTES]
+        ]
+    state = launch.row["state"]
+    if state in FAILED_NODES:
+        where = ", ".join(sorted(lost.row["host"] for lost in logs.book.lost))
+        says = f"{launch.says}: the scheduler ended it because a node failed" + (f" ({where})" if where else "; which one is not told here")
+        return [_finding("node_failed", launch, says)]
+    if state == "OUT_OF_MEMORY":
+        return [_finding("out_of_memory", launch, f"{launch.says}: memory of its control group ran out")]
+    heard = any(line.table in ("log_events", "scheduler_events") for line in logs.lines)
+    if state in WITHOUT_LOGS and launch.row["attribution"] == "planned" and not heard:
+        return [_finding(WITHOUT_LOGS[state], launch, f"{launch.says}; no log tells whether it still moved")]
+    return [_finding("ended_as", launch, launch.says)]
+
+
+def _finding(sign: str, record: Record, says: str) -> Finding:
+    row = record.row
+    numbers = {
+        "failed_at": iso(record.ended),
+        "state": row["state"],
+        "restarts": row["restarts"],
+        "exit_code": row["exit_code"],
+        "exit_signal": row["exit_signal"],
+        "stated_attribution": row["attribution"],
+    }
+    cite = Cite("job_records", row["evidence_id"], "", row["record"], record.says[:300])
+    return Finding(
+        "scheduler_record", sign, says, scope=f"{row['job_id']} {row['evidence_id']} {row['record']}", numbers=numbers, cites=(cite,)
+    )
+
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
