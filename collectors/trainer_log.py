@@ -48,6 +48,10 @@ _MARKS: Final = re.compile(  # of the log of a training job in which no line is 
     r"|\[rank ?\d{1,7}\]|\bworld[_ ]size\b.{0,3}\d",
     re.MULTILINE,
 )
+_LISTED: Final = re.compile(  # first lines of what a scheduler prints, of calendars and of tables of windows
+    r"(?:NODELIST|PARTITION|REASON|JOBID|HOSTNAMES)\b.{0,200}\b(?:STATE|ST|NODELIST|REASON|PARTITION)\b|(?:NodeName|JobId|ReservationName)=\S"
+    r"|(?:JobID|JobIDRaw|Account)\b.{0,4000}\bState\b|BEGIN:VCALENDAR|[a-z_]{0,30}(?:start|begin)[a-z_]{0,30}[,;|\t]"
+)
 _HEADING: Final = re.compile(r"#{1,6} \w")
 _WORDS: Final = (*words(), *progress.WORDS, *scheduler.WORDS, *launcher.WORDS, *_STRUCTURE)
 
@@ -61,6 +65,8 @@ def claims(name: str, head: bytes) -> bool:
     is_json = (text.startswith("[") and text[1:].lstrip()[:1] in ("{", "")) or (text.startswith("{") and not text.startswith("{'"))
     if is_json and object_of(text) is None:  # one document over many lines
         return False
+    if _LISTED.match(text) and not any(parse(piece, 0).is_logged for line in lines if line.strip() for piece in pieces(line)):
+        return False  # a table of nodes, jobs or windows: what it says of a drain or of maintenance is no line of a log
     is_document = sum(_HEADING.match(line) is not None for line in lines) > 1  # a page about such logs quotes their lines
     for place in holding(lines, _WORDS):
         if is_document and not any(parse(piece, 0).is_logged for piece in pieces(lines[place])):
