@@ -110,7 +110,7 @@ def whole(value: Any) -> int | None:
     """A 64-bit integer, also one written as text or as 3.0; None for anything else."""
     if isinstance(value, str):
         digits = value.strip()
-        return whole_number(int(digits)) if digits.isascii() and digits.lstrip("-").isdigit() and len(digits) < 20 else None
+        return whole_number(int(digits)) if digits.isascii() and digits.removeprefix("-").isdigit() and len(digits) < 20 else None
     if isinstance(value, float):
         return whole_number(int(value)) if math.isfinite(value) and value == int(value) else None
     return whole_number(value)
