@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "OF_ITS_FOLDER", "claims", "read"]
 
 EMITS = ("checkpoints", "checkpoint_files")
+READS_PICKLES = True
 OF_ITS_FOLDER = True  # equal bytes in another folder describe another checkpoint
 
 MAX_BYTES: Final = 1 << 29  # 100 bytes a chunk: of 5 million chunks

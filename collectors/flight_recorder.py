@@ -26,6 +26,7 @@ from rca.tables import TABLES, Table
 from rca.types import Skip, Source
 
 EMITS = ("dumps", "groups", "memberships", "group_status", "collectives", "stack_frames")
+READS_PICKLES = True
 
 _KEYS = (
     b"pg_config",
