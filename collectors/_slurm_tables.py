@@ -35,7 +35,7 @@ FREE_TEXT: Final = frozenset(
         "allocnodelist",
     }
 )
-_NAME: Final = r"[A-Za-z][A-Za-z0-9_:/()]{0,31}"
+_NAME: Final = r"[A-Za-z][A-Za-z0-9_]{0,31}"
 _PARTED: Final = re.compile(rf"^({_NAME})([^A-Za-z0-9_]{{1,4}})(?={_NAME})")
 _DASHES: Final = re.compile(r"-{2,}")
 
@@ -185,7 +185,7 @@ def _fitted(header: Header, fields: Sequence[str], is_record: Callable[[Header, 
     if more <= 0:
         return list(fields) if is_record(header, fields) else None
     for place, name in enumerate(header.names):
-        if name in FREE_TEXT:
+        if name in FREE_TEXT or (name == "nodelist" and header.delimiter == ","):
             fitted = [*fields[:place], header.delimiter.join(fields[place : place + more + 1]), *fields[place + more + 1 :]]
             if is_record(header, fitted):
                 return fitted

@@ -123,7 +123,7 @@ def _is_told(keys: Sequence[str], words: str) -> bool:
     rest = {key.strip().lower() for key in keys} - {pair[0].strip().lower(), pair[1].strip().lower()}
     if not rest <= _KNOWN:
         return False
-    return (pair[2] and not rest) or _WORDS.search(f"{words} {' '.join(keys)}") is not None or bool(rest & set(_HOSTS) and rest & _SAYS_SO)
+    return pair[2] or _WORDS.search(f"{words} {' '.join(keys)}") is not None or bool(rest & set(_HOSTS) and rest & _SAYS_SO)
 
 
 def _is_window(value: Mapping[str, Any]) -> bool:

@@ -1,0 +1,195 @@
+"""Accounting rows, states of nodes and planned windows in the verdict: which are of this job and launch, and what they may say. One story each."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from test_event_questions import HOSTS, Job, at
+
+from rca.judge import judge
+
+
+def stamp(seconds: float, zone_h: float = 0.0) -> str:
+    return (at(seconds) + timedelta(hours=zone_h)).replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def row(job: Job, state: str, began: float, ended: float | None, *, zone_h: float | None = None, **values: Any) -> Job:
+    """An accounting row: with instants, or with local stamps of a zone."""
+    told: dict[str, Any] = {"job_id": "4101", "is_step": False, "hosts": list(HOSTS), "attribution": "unknown", **values}
+    told.setdefault("base_job_id", told["job_id"])
+    if state in ("PREEMPTED", "TIMEOUT", "DEADLINE") or told.get("cancelled_by"):
+        told["attribution"] = "planned"
+    for column, seconds in (("started", began), ("ended", ended)):
+        if seconds is not None and zone_h is None:
+            told[f"{column}_at"] = at(seconds)
+        elif seconds is not None and zone_h is not None:
+            told[f"{column}_at_local"] = stamp(seconds, zone_h)
+    return job.add("job_records", "sacct", state=state, **told)
+
+
+def node(job: Job, host: str, seconds: float | None, **values: Any) -> Job:
+    told = {"base_state": "DOWN", "is_responding": False, "attribution": "platform", "reason": "Not responding", **values}
+    return job.add("node_states", "scontrol", host=host, reason_at=at(seconds) if seconds is not None else None, **told)
+
+
+def window(job: Job, began: float, ended: float, hosts: list[str] | None = None, **values: Any) -> Job:
+    return job.add(
+        "planned_windows", "ics", name="firmware", hosts=hosts, started_at=at(began), ended_at=at(ended), is_cancelled=False, **values
+    )
+
+
+def stopped(seconds: float = 19.6) -> Job:
+    """Workers that end by SIGTERM while the job moves; nobody says why."""
+    return Job().closed(range(8), seconds).lost_peer((2, 6), seconds + 0.1)
+
+
+class TestStops:
+    @pytest.mark.parametrize(
+        ("state", "by", "sign"),
+        [
+            ("PREEMPTED", None, "preempted"),
+            ("TIMEOUT", None, "announced_stop"),
+            ("DEADLINE", None, "announced_stop"),
+            ("CANCELLED", "700", "announced_stop"),
+        ],
+    )
+    def test_the_books_say_why_the_workers_were_stopped(self, state: str, by: str | None, sign: str) -> None:
+        job = row(stopped(), state, -60, 22, cancelled_by=by)
+        found = job.only("planned_stop")
+        assert (found.sign, found.ranks) == (sign, ())
+        assert any(cite.table == "job_records" for cite in found.cites)
+        assert judge(job.case()).verdict.attribution == "planned"
+
+    def test_a_killed_worker_within_the_wait_is_of_the_stop_and_an_earlier_one_is_not(self) -> None:
+        job = row(Job().died(1, 19.5, -9, "SIGKILL"), "PREEMPTED", -60, 40)
+        assert job.ask("process_death").findings == ()
+        job = row(Job(steps=200).died(1, 19.5, -9, "SIGKILL"), "PREEMPTED", -60, 190)
+        assert job.only("process_death").ranks == (1,)
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"hosts": ["host-w", "host-x", "host-y", "host-z"]},  # another job
+            {"hosts": [*HOSTS, "host-e"]},  # nobody knows the id: a larger job is not this one
+            {"job_id": "4101.batch", "base_job_id": "4101", "is_step": True},  # a step says nothing of its job
+            {"began": -7200.0, "ended": -3600.0},  # an earlier launch
+            {"began": 600.0, "ended": 900.0},  # a later one
+            {"cancelled_by": None, "state": "CANCELLED"},  # by whom is not told
+            {"state": "FAILED"},
+            {"state": "REQUEUED"},
+        ],
+    )
+    def test_a_row_of_another_job_or_launch_or_that_says_nothing_of_a_stop_is_none(self, values: dict[str, Any]) -> None:
+        told = {"state": "PREEMPTED", "began": -60.0, "ended": 22.0} | values
+        assert row(stopped(), told.pop("state"), told.pop("began"), told.pop("ended"), **told).ask("planned_stop").findings == ()
+
+    def test_an_id_in_the_logs_decides(self) -> None:
+        job = stopped().agent("slurm_task_exit", 19.7, "slurmstepd: error: StepId=4101.0 exits")
+        assert row(job, "PREEMPTED", -60, 22, hosts=[*HOSTS, "host-e"]).only("planned_stop").sign == "preempted"
+        job = stopped().agent("slurm_task_exit", 19.7, "slurmstepd: error: StepId=7777.0 exits")
+        assert row(job, "PREEMPTED", -60, 22).ask("planned_stop").findings == ()
+
+    def test_a_hung_job_that_runs_out_of_time_was_not_stopped_in_good_health(self) -> None:
+        job = Job().closed(range(8), 3600)
+        assert row(job, "TIMEOUT", -60, 3602).only("planned_stop").sign == "stop_after_fault"
+
+    def test_local_stamps_need_a_zone_and_one_that_fits_by_the_end_is_found(self) -> None:
+        assert row(stopped(), "PREEMPTED", -60, 22, zone_h=5.5).only("planned_stop").sign == "preempted"
+        job = row(stopped(), "PREEMPTED", -60, 500, zone_h=2)  # ends at no multiple of a quarter of an hour from the logs
+        assert job.ask("planned_stop").findings == ()
+        assert job.only("scheduler_record").sign == "not_placed"
+        assert job.ask("scheduler_record").status == "clear"
+        told = job.add("hosts", "facts", host="host-a", zone_offset_s=7200.0)
+        assert told.only("planned_stop").sign == "preempted"
+
+    def test_without_logs_the_row_alone_is_worth_little(self) -> None:
+        job = Job()
+        for rank in range(8):
+            job.add("dumps", f"dump-{rank}", rank=rank, first_at=at(0), last_at=at(20))
+        job.rows["log_events"].clear()
+        found = row(job, "PREEMPTED", -60, 22).only("scheduler_record")
+        assert (found.sign, found.ranks, found.explains) == ("preempted_on_record", (), ())
+
+
+class TestNodes:
+    def test_a_failed_node_of_the_job_is_a_lost_host(self) -> None:
+        job = node(Job().lost_peer((0, 1, 4, 5), 30), "host-b", 60)
+        found = job.only("process_death")
+        assert (found.sign, found.ranks, found.hosts) == ("host_lost", (2, 3), ("host-b",))
+        assert judge(job.case()).verdict.cause == "host_lost"
+
+    @pytest.mark.parametrize(
+        ("host", "seconds", "values"),
+        [
+            ("host-z", 60, {}),  # no host of the job
+            ("host-b", -86400, {}),  # long before
+            ("host-b", 7200, {}),  # long after
+            ("host-b", None, {}),  # when is not told
+            ("host-b", 60, {"attribution": "planned", "reason": "maintenance"}),
+            (
+                "host-b",
+                60,
+                {"base_state": "IDLE", "is_responding": True, "is_drain": True},
+            ),  # drained after a fault: no sign of one by itself
+        ],
+    )
+    def test_other_nodes_other_times_and_plans_are_none(self, host: str, seconds: float | None, values: dict[str, Any]) -> None:
+        assert node(Job().lost_peer((0, 1, 4, 5), 30), host, seconds, **values).ask("process_death").findings == ()
+
+    def test_a_host_that_went_on_was_not_lost(self) -> None:
+        job = node(Job().log(2, "train_progress", 600).log(3, "train_progress", 600), "host-b", 60)
+        assert job.ask("process_death").findings == ()
+
+    def test_two_stamps_of_the_schedulers_own_clock_need_no_zone(self) -> None:
+        job = row(Job().lost_peer((0, 1, 4, 5), 30), "NODE_FAIL", -60, 32, zone_h=-7)
+        node(job, "host-b", None, reason_at_local=stamp(330, -7))
+        assert job.only("process_death").ranks == (2, 3)
+        assert job.only("scheduler_record").sign == "node_failed"
+
+    def test_a_failed_node_that_nobody_names_accuses_nobody(self) -> None:
+        found = row(Job().lost_peer(range(8), 30), "NODE_FAIL", -60, 32).only("scheduler_record")
+        assert (found.sign, found.ranks, found.hosts) == ("node_failed", (), ())
+
+    def test_memory_of_the_group_ran_out(self) -> None:
+        assert row(Job().lost_peer((0, 1), 30), "OUT_OF_MEMORY", -60, 32).only("scheduler_record").sign == "out_of_memory"
+
+
+class TestWindows:
+    def test_an_end_inside_a_window_of_its_hosts_may_be_planned(self) -> None:
+        job = window(Job().lost_peer(range(8), 30), -600, 3600, ["host-b", "host-q"])
+        found = job.only("planned_window")
+        assert (found.sign, found.ranks, found.explains) == ("in_window", (), ())
+
+    @pytest.mark.parametrize(
+        ("began", "ended", "hosts", "values"),
+        [
+            (3600, 7200, None, {}),  # it has not begun
+            (-7200, -3600, None, {}),  # it is over
+            (-600, 3600, ["host-q"], {}),  # of other hosts
+            (-600, 3600, None, {"is_cancelled": True}),
+        ],
+    )
+    def test_other_windows_are_none(self, began: float, ended: float, hosts: list[str] | None, values: dict[str, Any]) -> None:
+        job = Job().lost_peer(range(8), 30)
+        told = {"is_cancelled": False} | values
+        job.add("planned_windows", "ics", name="w", hosts=hosts, started_at=at(began), ended_at=at(ended), **told)
+        assert job.ask("planned_window").findings == ()
+
+    def test_a_fault_that_is_recorded_stays_the_cause(self) -> None:
+        job = window(Job().died(1, 20, -9, "SIGKILL").closed((0, 2, 3, 4, 5, 6, 7), 40), -600, 3600)
+        assert job.only("planned_window").sign == "window_beside"
+        assert judge(job.case()).verdict.ranks == (1,)
+
+    def test_a_job_that_nobody_complains_of_is_not_said_to_have_ended(self) -> None:
+        assert window(Job(), -600, 3600).ask("planned_window").findings == ()
+        assert window(row(Job(), "COMPLETED", -60, 30), -600, 3600).ask("planned_window").findings == ()
+
+    def test_a_local_window_without_a_zone_is_only_told(self) -> None:
+        job = Job().lost_peer(range(8), 30)
+        job.add("planned_windows", "ics", name="w", started_at_local=stamp(-600), ended_at_local=stamp(3600), is_cancelled=False)
+        assert job.only("planned_window").sign == "window_not_placed"
+        assert job.ask("planned_window").status == "clear"
+        job.add("hosts", "facts", host="host-a", zone_offset_s=0.0)
+        assert job.only("planned_window").sign == "in_window"
