@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +26,7 @@ import polars as pl
 from collectors._groups import plain_text
 from collectors._lines import LINE_BYTES, blocks
 from collectors._stack_dump import host_label, whole_number
+from collectors._step_names import HOST, LOSS, MAX_TIME_S, NORM, PLAIN, RANK, STAGE, START, STEP, STEP_TIME, columns, split
 from collectors._step_units import Seen, units
 from rca.errors import EvidenceError
 from rca.tables import TABLES
@@ -43,42 +43,16 @@ SNIFF_LINES = 8
 MAX_LINE_BYTES = LINE_BYTES  # a batch of 100,000 sample ids fits
 BATCH_ROWS = 50_000
 MAX_SHAPES = 1000  # distinct sets of keys remembered
-MAX_TIME_S = 1e8  # three years: no step lasts that long
 MAX_UNIT_RECORDS = 20_000  # first records that are looked at for units which names do not state
 MAX_SAMPLES = 100_000
 _BETWEEN = "\x1f"  # sample ids on their way into a list column
 _FIRST_US, _LAST_US = 946_684_800_000_000, 7_258_118_400_000_000  # 2000 and 2200: outside, a clock that does not count from 1970
 
-_PER_SECOND: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("ns", "nsec"), 10**9),
-    **dict.fromkeys(("us", "usec"), 10**6),
-    **dict.fromkeys(("ms", "msec", "millis"), 10**3),
-    **dict.fromkeys(("s", "sec", "secs", "seconds"), 1),
-}
-_UNIT: Final = re.compile(rf"^([^\s(]{{1,80}}?)(?:_|\s?\(|\.)({'|'.join(_PER_SECOND)})\)?$", re.I)
-_PLAIN: Final = re.compile(r"_(?:time|dur|duration|elapsed|t)$")
-
-# What trainers call the same thing; the first one present counts.
-_RANK: Final = ("global_rank", "world_rank", "rank", "rank_id")
-_STEP: Final = ("global_step", "step", "iteration", "iter", "train_step", "step_id")
-_HOST: Final = ("host", "hostname", "host_name", "node", "node_name")
-_STAGE: Final = ("stage", "pipeline_stage", "pp_stage", "pp_rank", "pp")
-_LOSS: Final = ("loss_local", "local_loss", "loss", "train_loss", "lm_loss")
-_NORM: Final = ("grad_norm_local", "local_grad_norm", "grad_norm")
 _CHECKSUM: Final = re.compile(r"^(param(eter)?s?|weights?|model|state)_(crc(32)?|checksum|hash|digest|sha\d*|md5)$|^checksum$")
 _SAMPLES: Final = ("sample_ids", "samples", "sample_id", "sample_indices")
 _SHARD: Final = ("data_shard", "shard", "shard_id", "data_file")
-_OWN: Final = frozenset({*_LOSS[:2], *_NORM[:2], *_SAMPLES, *_SHARD})  # numbers that only one rank can write
+_OWN: Final = frozenset({*LOSS[:2], *NORM[:2], *_SAMPLES, *_SHARD})  # numbers that only one rank can write
 
-# Names of times, unit and a closing "_time" taken off. Forward, backward and optimizer are left out: they include waiting.
-_START: Final = frozenset({"t_start", "start", "started_at", "start_at", "start_time", "start_ts", "ts_start", "step_start", "t0", "begin"})
-_STEP_TIME: Final = frozenset({"dur", "duration", "elapsed", "step", "step_dur", "step_total", "iteration", "iter", "total", "wall"})
-_PARTS: Final = {
-    "compute_s": re.compile(r"^(\w{1,40}_)?(compute|computation)(_(fwd|bwd|forward|backward))?$"),
-    "comm_s": re.compile(r"^(\w{1,40}_)?(comm|communication|all_?reduce|reduce_?scatter|all_?gather|p2p)$"),
-    "data_s": re.compile(r"^(data|dataloader|(data|batch)_?(load(ing|er)?|wait|fetch|next)|(get|next|fetch)_batch)$"),
-    "checkpoint_s": re.compile(r"^(checkpoint|ckpt)(ing|_(save|load|saving|loading))?$"),
-}
 Place = tuple[str, str | None, int | None]  # key, key inside its object, units per second; None = the record does not state it
 Units = Mapping[tuple[int | None, tuple[str, str | None]], int]
 
@@ -111,52 +85,38 @@ def _shape(record: Mapping[str, Any]) -> _Shape:
     def first(names: Sequence[str]) -> str | None:
         return next((name for name in names if name in record), None)
 
-    step = first(_STEP)
+    step = first(STEP)
     start: tuple[str, int] | None = None
     found: dict[str, list[tuple[str, str | None, int | None, bool]]] = {}
     whole: int | None = None  # units per second of the step's duration
     for key, value in record.items():
         if isinstance(value, dict):
-            _, around = _split(key)
+            _, around = split(key)
             for inner in value:
-                name, unit = _split(inner)
-                for column, exact in _columns(name):
+                name, unit = split(inner)
+                for column, exact in columns(name):
                     found.setdefault(column, []).append((key, inner, unit or around, exact))
         elif key != step:
-            name, unit = _split(key)
-            if _PLAIN.sub("", name) in _STEP_TIME and (unit or _PLAIN.search(name) or name.startswith("dur")):
+            name, unit = split(key)
+            if PLAIN.sub("", name) in STEP_TIME and (unit or PLAIN.search(name) or name.startswith("dur")):
                 found.setdefault("step_s", []).append((key, None, unit, True))
                 whole = whole or unit
-            elif name in _START:
+            elif name in START:
                 start = start or (key, unit or 1)
             else:
-                for column, exact in _columns(name):
+                for column, exact in columns(name):
                     found.setdefault(column, []).append((key, None, unit, exact))
     times = {}
     for column, places in found.items():
         totals = [place for place in places if place[3]][:1]  # a total beside its parts: not both
         times[column] = tuple((key, inner, unit or whole) for key, inner, unit, _ in totals or places)
-    checksum, loss = next((key for key in record if _CHECKSUM.match(key)), None), first(_LOSS)
+    checksum, loss = next((key for key in record if _CHECKSUM.match(key)), None), first(LOSS)
     is_local = checksum is not None or not _OWN.isdisjoint(record)
     is_timed = bool(times.keys() - {"step_s"}) or ("step_s" in times and (is_local or loss is None))
     return _Shape(
-        first(_RANK), step, first(_HOST), first(_STAGE), start, times, loss, first(_NORM), checksum, first(_SAMPLES), first(_SHARD),
+        first(RANK), step, first(HOST), first(STAGE), start, times, loss, first(NORM), checksum, first(_SAMPLES), first(_SHARD),
         is_local, is_timed,
     )  # fmt: skip
-
-
-@lru_cache(maxsize=4096)
-def _split(key: str) -> tuple[str, int | None]:
-    """A name without its unit, lower case, and how many of the unit make a second; None = it names no unit."""
-    found = _UNIT.match(key)
-    return (found[1].lower(), _PER_SECOND[found[2].lower()]) if found else (key.lower(), None)
-
-
-@lru_cache(maxsize=4096)
-def _columns(name: str) -> tuple[tuple[str, bool], ...]:
-    """The column of `steps` that a time of this name adds to, and whether the name stands for all of it; () = none."""
-    plain = _PLAIN.sub("", name)
-    return tuple((column, plain == column[:-2]) for column, pattern in _PARTS.items() if pattern.match(plain))
 
 
 def claims(name: str, head: bytes) -> bool:
@@ -276,12 +236,12 @@ _PROGRESS: Final = ("record", "rank", "step", "loss", "grad_norm", "is_finite", 
 def _frames(timed: Sequence[tuple[Any, ...]], local: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Table, pl.DataFrame]]:
     for table, names, rows in (("steps", _STEPS, timed), ("rank_progress", _PROGRESS, local)):
         if rows:
-            columns: dict[str, Any] = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+            filled: dict[str, Any] = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
             if table == "steps":
-                columns["started_at"] = pl.Series(columns["started_at"], dtype=pl.Int64)
+                filled["started_at"] = pl.Series(filled["started_at"], dtype=pl.Int64)
             else:  # a list column built from Python lists costs more than all the rest
-                columns["sample_ids"] = pl.Series(columns["sample_ids"], dtype=pl.String).str.split(_BETWEEN)
-            yield TABLES[table], TABLES[table].frame(columns)
+                filled["sample_ids"] = pl.Series(filled["sample_ids"], dtype=pl.String).str.split(_BETWEEN)
+            yield TABLES[table], TABLES[table].frame(filled)
 
 
 def _times(record: Mapping[str, Any], shape: _Shape, rank: int | None, told: Units, problems: MutableSequence[str]) -> tuple[Any, ...]:
