@@ -18,7 +18,7 @@ from rca.analyses._faults import kind_of
 from rca.analyses._job_logs import JobLogs, Line
 from rca.types import Tables
 
-__all__ = ["NAMELESS", "READS", "Kind", "Report", "kind_of_report", "reports", "speaker"]
+__all__ = ["NAMELESS", "READS", "Kind", "Report", "hosts_by_address", "kind_of_report", "reports", "speaker"]
 
 READS: Final = ("host_addresses",)
 Kind = Literal["transport", "closed", "local", "flushed"]
@@ -86,7 +86,7 @@ def speaker(line: Line, logs: JobLogs) -> str:
 
 def reports(case: Tables, logs: JobLogs, lines: Iterable[Line]) -> list[Report]:
     """The reports of transport errors and closed connections that name another host, in the order of the lines."""
-    hosts = _hosts_by_address(case, logs)
+    hosts = hosts_by_address(case, logs)
     found = []
     for line in lines:
         kind, end = kind_of_report(line), _far_end(line)
@@ -119,7 +119,7 @@ def _end(text: str) -> str | None:
     return label if _NAME.fullmatch(label) and not label.startswith("localhost") else None
 
 
-def _hosts_by_address(case: Tables, logs: JobLogs) -> dict[str, str]:
+def hosts_by_address(case: Tables, logs: JobLogs) -> dict[str, str]:
     """Address (and name) -> host, for those that only one host of the evidence has: a bridge has the same one on every host."""
     found: dict[str, set[str]] = defaultdict(set)
     rows = case.table("host_addresses").select("host", "rank", "address").unique().collect()
