@@ -25,7 +25,14 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 _PIECE: Final = re.compile(r"[A-Za-z0-9]+|[_.\-]+")
 _PLAIN_RECORD: Final = re.compile(r"[A-Z]\d+(?:[/.][A-Z]?\d+)*")
 _PART: Final = re.compile(r"[A-Za-z]+|\d+|[^A-Za-z0-9]+")
+_OWN_FOLDERS: Final = re.compile(  # where people keep their things: what the folders are called tells whose they are
+    r"/(?:home|[Uu]sers?|scratch|work|workspaces?|mnt|data|lustre|fsx|gpfs|nfs|efs|projects?|proj|storage|shared|root)/(?:[\w.+@%\-]{1,255}/){1,40}"
+)
+_OF_PYTHON: Final = re.compile(r"(?:site|dist)-packages|lib(?:64|32)?|bin|python\d[\d.]*|envs?|v?env|\.venv|torch|megatron|deepspeed|nccl")
 _MAX_PIECES: Final = 15  # of one name: a host's with its domain, and more
+_NEW: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:neutral-)?(?:host|user|name|serial|mail|cloud|url)-(?:[ab]-)?\d{4,}(?![A-Za-z0-9])|(?<![A-Za-z0-9])w\d+(?![A-Za-z0-9])"
+)
 _PATH_WORDS: Final = """rank ranks round sample iter poll snap nccl fr trace traces dump dumps stack stacks log logs json jsonl
     txt csv tsv pkl pickle gz zst zstd bz xz tar zip bin out err stderr stdout main trainer worker launcher kernel kern dmesg
     journal journalctl syslog messages steps step timing timings topology index hosts host node gpu py spy pyspy gdb pystack
@@ -100,7 +107,19 @@ class Renaming:
         if self._phrase is not None:
             text = self._phrase.sub(lambda found: self._phrases[found[0].lower()], text)
         text = USER_PHRASES.sub(self._of_user, text)
-        return _WORD.sub(lambda found: self._word(found[0]), text)
+        text = _WORD.sub(lambda found: self._word(found[0]), text)
+        return _OWN_FOLDERS.sub(lambda found: self._folders(found[0]), text)
+
+    def _folders(self, path: str) -> str:
+        """Folders of people and projects, up to where those of Python begin."""
+        _, root, *folders, _ = path.split("/")
+        out = [root]
+        for number, folder in enumerate(folders):
+            if _OF_PYTHON.fullmatch(folder):
+                out += folders[number:]
+                break
+            out.append(self._kept_names(folder))
+        return f"/{'/'.join(out)}/"
 
     def _of_user(self, found: re.Match[str]) -> str:
         old = found[1].rstrip(".-")
@@ -133,21 +152,16 @@ class Renaming:
 
     def path(self, text: str) -> str:
         """A path: names as in texts; of what is left only words that say what kind of file it is, and numbers."""
-        renamed = self.text(text)
-        keep = [(found.start(), found.end()) for new in self._in(renamed) for found in re.finditer(re.escape(new), renamed)]
-        out, at = [], 0
-        for start, end in [*sorted(keep), (len(renamed), len(renamed))]:
-            if start >= at:
-                out += [self._path_part(found[0]) for found in _PART.finditer(renamed[at:start])]
-                out.append(renamed[start:end])
-                at = end
-        return "".join(out)
+        return self._kept_names(self.text(text))
 
-    def _in(self, renamed: str) -> list[str]:
-        words = _WORD.findall(renamed)
-        return sorted(
-            {new for word in words for new in re.findall(r"(?:host|user|name|serial|mail|cloud|url)-\d{4,}|neutral-\w+-\d+", word)}
-        )
+    def _kept_names(self, renamed: str) -> str:
+        out, at = [], 0
+        for found in [*_NEW.finditer(renamed), None]:
+            start, end = (found.start(), found.end()) if found else (len(renamed), len(renamed))
+            out += [self._path_part(part[0]) for part in _PART.finditer(renamed[at:start])]
+            out.append(renamed[start:end])
+            at = end
+        return "".join(out)
 
     def _path_part(self, part: str) -> str:
         if part.isdigit() or not part.isalpha() or part.lower() in _IN_PATHS:

@@ -41,7 +41,7 @@ _OWN: Final = """op state dtypes sizes format kind activity wait_kind backend du
     logged_at_local counts mapped_by collector checksum_kind parts lacks source"""
 KEPT_TEXTS: Final = frozenset(_OWN.split())  # columns with words of this program, numbers, shapes
 _ADDRESS4: Final = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
-_ADDRESS6: Final = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:|:(?=:)){2,7}(?::?[0-9a-fA-F]{1,4})?(?:%\w{1,15})?(?![\w:])")
+_ADDRESS6: Final = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?:%\w{1,15})?(?![\w:])")
 SHAPES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (  # in this order: the longer form first
     ("url", re.compile(r"(?<![\w])(?:https?|s3a?|gs|az|abfss?|wasbs?|hdfs|ssh|nfs|oci|hf|git)://[^\s\"'<>)\]},;\\]{1,2000}", re.I)),
     ("mail", re.compile(r"(?<![\w.+\-])[\w.+\-]{1,64}@[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,8}(?![\w\-])")),
