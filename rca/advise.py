@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rca.causes import CAUSES
-from rca.checkpoints import Save
+from rca.checkpoints import Rollback
 from rca.commands import commands, node_name
 from rca.policies import Rule, rule_of_verdict, spread
 from rca.roster import Roster
@@ -40,11 +40,11 @@ _OF_CAUSE = {  # where more can be said than of the action
 }
 
 
-def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), save: Save | None = None) -> Advice:
+def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), back: Rollback | None = None) -> Advice:
     """The first action: that of the cause, or of our rule for the kernel record that the verdict rests on. Hosts are evicted only when the cause
     lies in hardware or network, a rank or machine is named and the rule takes it out.
 
-    `save` is the newest checkpoint from before the fault that the evidence names: where a rollback goes.
+    `back` tells the newest checkpoint from before the fault: where a rollback goes.
     """
     rule = rule_of_verdict(verdict, findings)
     action = CAUSES[verdict.cause].action
@@ -65,11 +65,11 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), s
         because=(
             _ruled(rule)
             if rule is not None and is_moved
-            else _because(verdict, roster, action, findings) + (_checkpoint(save) if action == "rollback" else "")
+            else _because(verdict, roster, action, findings) + (_checkpoint(back) if action == "rollback" else "")
         )
         + _map_wanted(findings),
         commands=commands(verdict, roster, evict),
-        checkpoint=save.name if save is not None and action == "rollback" else None,
+        checkpoint=back.save.name if back is not None and back.save is not None and action == "rollback" else None,
         replay=_replay(verdict, roster, findings),
         rule=rule.as_row() if rule is not None else None,
         differ=spread(rule) if rule is not None else "",
@@ -143,11 +143,15 @@ def _map_wanted(findings: Sequence[Finding]) -> str:
     return "; give a map of ranks to hosts (rank,host,gpu) and the trainer's log: they tell which rank sits there, and when the job ran"
 
 
-def _checkpoint(save: Save | None) -> str:
-    """The checkpoint to go back to, with the place that names it; that none was seen is said too."""
+def _checkpoint(back: Rollback | None) -> str:
+    """The checkpoint to go back to, with the place that names it, and why newer ones were passed over; that none was seen is said too."""
+    passed = f"; passed over: {'; '.join(back.passed)}" if back is not None and back.passed else ""
+    save = back.save if back is not None else None
     if save is None:
-        return "; no log here names a checkpoint saved before it"
-    return f"; the newest that a log names is {save.name}, saved at step {save.step} ({save.path} {save.record})"
+        return f"; no log here names a checkpoint saved before it{passed}"
+    at = f", saved at step {save.step}" if save.step is not None else ""
+    which = "is whole" if save.is_whole else "a log names"
+    return f"; the newest that {which} is {save.name}{at} ({save.path} {save.record}){passed}"
 
 
 def _samples(data: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
-"""Which checkpoint a rollback can go back to: the newest one that a log says was saved before the fault. Pure.
+"""Which checkpoint a rollback can go back to: the newest before the fault whose files are here and whole, else one that a log says was saved. Pure.
 
-A save that only began, or failed, is none. What a log does not name is not guessed: no name, no checkpoint.
+A save that only began, or failed, is none; nor is one whose files are torn, whatever a log says. What nothing names is not guessed: no name, no
+checkpoint. Why newer ones were passed over is told.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import Final
 
 import polars as pl
 
+from rca.saved_states import DAMAGED, SavedState, saved_states
 from rca.types import Tables
 
-__all__ = ["Save", "newest_save"]
+__all__ = ["Rollback", "Save", "newest_save", "rollback"]
+
+MAX_PASSED: Final = 4  # newer checkpoints whose reasons are told
 
 _DONE: Final = re.compile(
     r"(?i)\b(?:saved|wrote|written|stored|persisted|(?:save|write|checkpoint)\w*\b.{0,80}\b(?:done|finished|completed?|took))\b"
@@ -31,14 +35,67 @@ _NAME: Final = re.compile(
 class Save:
     """A finished save. `name` is its path or name, as the log has it; `path` and `record` say where the log does."""
 
-    step: int
+    step: int | None
     name: str
     path: str
     record: str
+    is_whole: bool = False  # its files are here, and none is torn
 
 
-def newest_save(case: Tables, *, step: int | None, at: datetime | None) -> Save | None:
-    """The newest save of an earlier step than the one where the fault shows; where no step is known, of an earlier instant."""
+@dataclass(frozen=True)
+class Rollback:
+    """Where a rollback goes (None: nothing names a checkpoint), and why newer checkpoints were passed over."""
+
+    save: Save | None
+    passed: tuple[str, ...] = ()
+
+
+def rollback(case: Tables, *, step: int | None, at: datetime | None, cause: str = "") -> Rollback:
+    """The newest whole checkpoint of an earlier step than the one where the fault shows (where no step is known, of an earlier instant), else the
+    newest one that a log names and no file speaks against. A damaged checkpoint sets no such limit: any whole one will do.
+    """
+    states = case.derive(saved_states)
+    is_free = cause == "checkpoint_corrupt"
+    against = frozenset(s.step for s in states if s.step is not None and (s.status in DAMAGED or s.status == "unmarked"))
+    logged = newest_save(case, step=step, at=at, without=against)
+    passed: list[str] = []
+    for state in states:
+        why = state.why or ("" if is_free else _too_late(state, step, at))
+        if not why:
+            if (
+                logged is not None
+                and state.step is not None
+                and (logged.step or 0) > state.step
+                and logged.step not in {s.step for s in states}
+            ):
+                passed.append(f"{logged.name}: a log names it, and its files are not among the evidence")
+            return Rollback(_of_state(case, state), tuple(passed[:MAX_PASSED]))
+        passed.append(f"{state.saved_to or state.name}: {why}")
+    return Rollback(logged, tuple(passed[:MAX_PASSED]))
+
+
+def _too_late(state: SavedState, step: int | None, at: datetime | None) -> str:
+    """Why a whole checkpoint may hold the fault's state; "" where it was saved before."""
+    if step is not None:
+        if state.step is None:
+            return "which step it is of is not told"
+        return "" if state.step < step else f"saved at step {state.step}, not before step {step}"
+    if at is not None and state.saved_at is not None:
+        return "" if state.saved_at < at else "saved after the fault"
+    return "that it was saved before the fault is not told"
+
+
+def _of_state(case: Tables, state: SavedState) -> Save:
+    cite = state.cites[0]
+    rows = case.table("evidence").filter(pl.col("evidence_id") == cite.evidence_id).select("path").collect()
+    return Save(state.step, state.saved_to or state.name, rows["path"][0] if rows.height else "", cite.record, is_whole=True)
+
+
+def newest_save(case: Tables, *, step: int | None, at: datetime | None, without: frozenset[int] = frozenset()) -> Save | None:
+    """The newest save that a log tells of an earlier step than the one where the fault shows; where no step is known, of an earlier instant.
+
+    `without`: steps whose checkpoints are known to be no good.
+    """
     if step is None and at is None:
         return None
     early = pl.col("step") < step if step is not None else pl.col("logged_at") < at
@@ -51,7 +108,7 @@ def newest_save(case: Tables, *, step: int | None, at: datetime | None) -> Save 
     )
     for id_, record, saved, message in rows.iter_rows():
         text = message or ""
-        if _DONE.search(text) and not _NOT_DONE.search(text):
+        if saved not in without and _DONE.search(text) and not _NOT_DONE.search(text):
             named = _PATH.search(text) or _NAME.search(text)
             path = dict(case.table("evidence").filter(pl.col("evidence_id") == id_).select("evidence_id", "path").collect().iter_rows())
             return Save(saved, named[0].rstrip(".") if named else f"step {saved}", path.get(id_, ""), record)

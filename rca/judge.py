@@ -8,7 +8,7 @@ import polars as pl
 
 from rca.advise import advise
 from rca.catalogues import Site, site
-from rca.checkpoints import newest_save
+from rca.checkpoints import rollback
 from rca.diagnose import diagnose
 from rca.questions import ask_all, verdict_frames
 from rca.roster import Roster, roster
@@ -42,8 +42,8 @@ def judge(case: Tables) -> Judgement:
     who = roster(case)
     outcomes = tuple(with_hosts(outcome, who) for outcome in ask_all(case))
     verdict = diagnose(outcomes, who)
-    save = newest_save(case, step=verdict.step, at=verdict.failed_at)
-    return Judgement(outcomes, verdict, advise(verdict, who, [f for o in outcomes for f in o.findings], save), who, site())
+    back = rollback(case, step=verdict.step, at=verdict.failed_at, cause=verdict.cause)
+    return Judgement(outcomes, verdict, advise(verdict, who, [f for o in outcomes for f in o.findings], back), who, site())
 
 
 def with_hosts(outcome: Outcome, who: Roster) -> Outcome:

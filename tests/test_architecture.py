@@ -50,7 +50,8 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/diagnose.py": ((*FOUNDATION, "rca.roster", "rca.weighing"), ("polars", "numpy")),
     "rca/advise.py": ((*FOUNDATION, "rca.roster", "rca.commands", "rca.checkpoints", "rca.policies"), ("polars", "numpy")),
     "rca/policies.py": (FOUNDATION, ()),
-    "rca/checkpoints.py": (FOUNDATION, ("polars",)),
+    "rca/saved_states.py": (FOUNDATION, ()),
+    "rca/checkpoints.py": ((*FOUNDATION, "rca.saved_states"), ("polars",)),
     "rca/commands.py": ((*FOUNDATION, "rca.roster"), ()),
     "rca/guesses.py": (FOUNDATION, ()),
     "rca/reading.py": ((*FOUNDATION, "rca.guesses"), ("polars",)),
@@ -70,7 +71,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "rca/replay.py": (FOUNDATION, ()),
     "rca/analyses/*": (
-        (*FOUNDATION, "rca.clocks", "rca.kernel_record", "rca.replay", "rca.policies", "rca.analyses._*"),
+        (*FOUNDATION, "rca.clocks", "rca.kernel_record", "rca.replay", "rca.policies", "rca.saved_states", "rca.analyses._*"),
         ("polars", "numpy", "scipy", "sklearn"),
     ),
     "rca/probes/*": ((*ENGINE, "rca.replay", "rca.probes._*"), ("polars", "numpy", "torch")),
