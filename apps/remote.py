@@ -71,16 +71,17 @@ def store_of(url: str) -> tuple[Any, str]:
     """The file system of fsspec for an address, and the path in it. Raises UsageError that says what to install."""
     scheme, _, rest = url.partition(":/")
     extra = EXTRAS[scheme.lower()]
+    rest = rest.strip("/")
+    if not rest:
+        raise UsageError(f"{url}: names no bucket; wanted is {scheme}://BUCKET/FOLDER")
     try:
-        import fsspec
+        from fsspec.core import url_to_fs
 
-        store = _asked(url, lambda: fsspec.filesystem(scheme.lower(), use_listings_cache=False, skip_instance_cache=True))
+        whole = f"{scheme.lower()}://{rest}"
+        store, path = _asked(url, lambda: url_to_fs(whole, use_listings_cache=False, skip_instance_cache=True))
     except ImportError as error:
         raise UsageError(f"{url}: {error.name or 'a package'} is not installed: pip install 'firstfault[{extra}]'") from None
-    path = rest.lstrip("/").rstrip("/")
-    if not path:
-        raise UsageError(f"{url}: names no bucket; wanted is {scheme}://BUCKET/FOLDER")
-    return store, path
+    return store, str(path).rstrip("/")
 
 
 def listed(store: Any, path: str, url: str) -> list[Object]:
