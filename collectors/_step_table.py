@@ -49,6 +49,9 @@ _STEP_TIMES: Final = frozenset(
             "per_step",
             "time_per_step",
             "time_per_iteration",
+            "iteration_timing",
+            "step_timing",
+            "step_timing_in",
         ),
     }
 )
@@ -110,7 +113,9 @@ def _time(name: str) -> tuple[str, int | None, bool] | None:
     plain, unit = split(name)
     if unit is None and plain.endswith("_avg"):  # train_iterations_time_msecs_avg
         plain, unit = split(plain.removesuffix("_avg"))
-    if PLAIN.sub("", plain) in _STEP_TIMES and (unit or PLAIN.search(plain) or plain.startswith(("dur", "elapsed", "time_per"))):
+    if PLAIN.sub("", plain) in _STEP_TIMES and (
+        unit or PLAIN.search(plain) or plain.startswith(("dur", "elapsed", "time_per")) or "timing" in plain
+    ):
         return "step_s", unit, True
     return next(((column, unit, exact) for column, exact in columns(plain)), None)
 
