@@ -79,7 +79,9 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
             _moment(rows, event | {"name": f"{event['name']}_failed"}, source)
         if event["type"] == "END" and (begun := waiting.pop(key, None)) is not None:
             row, at = begun
-            took = (event["at"] - at).total_seconds() if at is not None and event["at"] is not None else None
+            ended = event["at"]
+            is_one_clock = at is not None and ended is not None and (at.tzinfo is None) == (ended.tzinfo is None)
+            took = (ended - at).total_seconds() if is_one_clock else None
             row["step_s" if event["name"] == "step" else "span_s"] = took if took is not None and took >= 0 else None
         elif event["type"] == "END":
             yield Skip(event["record"], f"the end of {event['name']!r} without its beginning in this file")
@@ -138,12 +140,10 @@ def _content(data: bytes) -> tuple[dict[str, Any], str]:
 
 def _event(record: str | None, time: Any, pid: Any, id_: Any, target: Any, name: Any, kind: Any, content: dict[str, Any]) -> dict[str, Any]:
     stamp = time.replace(" ", "T") if isinstance(time, str) else None
-    try:
-        at = datetime.fromisoformat(stamp) if stamp else None
-    except ValueError:
-        at = None
+    local, utc = json_of.local(stamp), json_of.instant(stamp)
+    at = datetime.fromisoformat(local) if local else utc
     return {
-        "record": record, "at": at, "local": json_of.local(stamp), "utc": json_of.instant(stamp), "pid": json_of.whole(pid),
+        "record": record, "at": at, "local": local, "utc": utc, "pid": json_of.whole(pid),
         "id": json_of.text(id_, 100) or "", "target": json_of.text(target, 200), "name": (json_of.text(name, 200) or "").lstrip("#"),
         "type": kind, "content": content,
     }  # fmt: skip
