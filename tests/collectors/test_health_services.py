@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from _sources import FIXTURES, rows_of, source_of
 
-from collectors import gpud, kubernetes, nvsentinel
+from collectors import cloud_notices, gpud, kubernetes, nvsentinel
 from collectors._attribution import of_words, of_xid
 from collectors._health_message import said
 from collectors._kube_nodes import is_bad
 from rca.errors import EvidenceError
 from rca.types import Skip
 
-READERS = {"kubernetes": kubernetes, "nvsentinel": nvsentinel, "gpud": gpud}
+READERS = {"kubernetes": kubernetes, "nvsentinel": nvsentinel, "gpud": gpud, "cloud": cloud_notices}
 Row = dict[str, Any]
 
 
@@ -198,6 +198,32 @@ def test_gpud_tells_xid_sub_code_and_actions(tmp_path: Path) -> None:
     shows(good, is_healthy=True, attribution="none")
     rows, _ = read(gpud, (FIXTURES / "gpud_events.json").read_text(), tmp_path, name="gpu-a01.json")
     assert {row["host"] for row in rows["node_events"]} == {"gpu-a01"}
+
+
+def test_notices_of_clouds_are_events_and_windows(tmp_path: Path) -> None:
+    azure = fixture("cloud_azure_events.json", tmp_path)
+    assert [(row["host"], row["kind"], row["attribution"]) for row in azure["node_events"]] == [
+        ("host-a", "planned", "planned"), ("host-b", "planned", "planned"), ("host-c", "preemption", "planned")]  # fmt: skip
+    shows(azure["planned_windows"][1], hosts=["host-b"], started_at="2026-03-04T05:06:07+00:00", ended_at="2026-03-04T05:16:07+00:00")
+    assert len(azure["planned_windows"]) == 2  # what has no begin is no window
+    aws = fixture("cloud_aws_status.json", tmp_path)
+    assert [(row["host"], row["reason"], row["attribution"]) for row in aws["node_events"]] == [
+        ("i-0a", "system-reboot", "planned"), ("i-0b", "SystemStatus impaired", "platform")]  # fmt: skip
+    shows(fixture("cloud_aws_spot.json", tmp_path)["node_events"][0], host="i-0c", kind="preemption", logged_at="2026-03-04T05:06:07+00:00")
+    own = [
+        {
+            "NotBefore": "21 Jan 2019 09:00:43 GMT",
+            "Code": "instance-stop",
+            "Description": "[Canceled] degraded hardware",
+            "State": "canceled",
+        }
+    ]
+    rows, _ = read(cloud_notices, json.dumps(own), tmp_path, name="gpu-a01.json")
+    shows(rows["node_events"][0], host="gpu-a01", attribution="none")
+    shows(rows["planned_windows"][0], is_cancelled=True, started_at="2019-01-21T09:00:43+00:00")
+    gce = {"name": "host-a", "resourceStatus": {"upcomingMaintenance": {"type": "SCHEDULED", "maintenanceStatus": "PENDING",
+           "windowStartTime": "2026-03-04T05:06:07.000-08:00", "windowEndTime": "2026-03-04T09:06:07.000-08:00"}}}  # fmt: skip
+    shows(read(cloud_notices, json.dumps(gce), tmp_path)[0]["planned_windows"][0], hosts=["host-a"], started_at="2026-03-04T13:06:07+00:00")
 
 
 @pytest.mark.parametrize(
