@@ -68,6 +68,8 @@ class Log:
             if (entry := object_of(line.text)) is None:
                 self._line(line, before)
             elif row := progress.of_json(entry):
+                if row["ended_at"] is None and row["ended_at_local"] is None:  # a logger's prefix may tell it
+                    row |= {"ended_at": line.at, "ended_at_local": line.local}
                 self._step(line, row)
             elif event := event_of(entry):
                 self._event(line, event)

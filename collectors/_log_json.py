@@ -16,7 +16,7 @@ __all__ = ["event_of", "message_of", "object_of"]
 
 MAX_LINES = 5000  # of one message
 
-_OBJECT: Final = re.compile(r'\s*(?:[\w.]{1,80}: +)?(?=\{")')
+_OBJECT: Final = re.compile(r'\s*(?:[\w.]{1,80}(?:: +| \| ))?(?:- )?(?=\{")')
 _EVENT: Final = "torchelastic."  # names of torchelastic's events begin with it
 _MESSAGE: Final = ("message", "msg", "log", "textPayload", "MESSAGE")  # the last two: a cloud's log, the journal's export
 _LOGGED: Final = ("text", "event")  # a message only beside what a logger writes: else a sample of the data, or a name

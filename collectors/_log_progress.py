@@ -17,20 +17,24 @@ from collectors._log_prefix import Line
 
 __all__ = ["WORDS", "instant_of", "of_json", "of_text"]
 
-WORDS: Final = ("loss", "iteration", "step=", "step:", "s/it", "it/s")
+WORDS: Final = ("loss", "iteration", "step=", "step:", "s/it", "it/s", "ba/s")
 _NUMBER: Final = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|inf(?:inity)?\b)"
 _PAIR: Final = re.compile(  # a name of one to five words, perhaps a unit, and a number
     rf"(?i)(?<![\w/])(?P<name>[a-z_][a-z_/]{{0,40}}(?: [a-z_/]{{1,20}}){{0,4}})(?: \((?P<unit>ms|s)\))?['\"]?\s{{0,4}}[:=#]?\s{{0,12}}"
-    rf"\[?(?P<value>{_NUMBER})(?P<behind>%| ?ms\b|s\b)?(?![\w])"
+    rf"(?:\[|['\"])?(?P<value>{_NUMBER})(?P<behind>%| ?ms\b|s\b)?(?![\w])"
 )
 _NAMES: Final = {  # as printed, in lower case and with blanks for underscores; the first name of a column that a line holds counts
-    "step": ("global step", "iteration", "iter", "step", "steps", "batch"),
+    "step": ("global step", "global step/max steps", "num updates", "iteration", "iter", "step", "steps", "batch"),
     "epoch": ("epoch",),
-    "loss": ("lm loss", "reduced train loss", "train loss", "training loss", "train/loss", "total loss", "avg loss", "mean loss", "loss"),
-    "grad_norm": ("grad norm", "gradient norm", "grad/norm", "train/grad norm", "global grad norm"),
+    "loss": (
+        *("lm loss", "reduced train loss", "train loss", "training loss", "train/loss", "loss/train/total", "total loss", "avg loss"),
+        *("mean loss", "loss"),
+    ),
+    "grad_norm": ("grad norm", "gradient norm", "grad/norm", "train/grad norm", "global grad norm", "gnorm"),
     "learning_rate": ("lr", "learning rate", "train/lr"),
     "tokens_total": ("consumed tokens", "total tokens", "tokens total", "consumed samples"),
     "tokens_per_s_per_gpu": ("tps",),
+    "words_per_s": ("wps",),  # of a GPU where the use of one stands beside it (torchtitan), of the job elsewhere (fairseq)
     "mfu_ratio": ("mfu",),
     "iteration_s": ("elapsed time per iteration", "train step timing in s", "step time", "iter time", "iteration time"),
     "logged_step_s": ("elapsed ms", "elapsed"),  # may also be the time since the start
@@ -42,21 +46,38 @@ _WITH_UNIT: Final = frozenset({"mfu_ratio", "iteration_s", "logged_step_s"})
 _CHECKED: Final = frozenset({"loss", "grad_norm"})  # must be finite in a sound step
 _LAST_WORD: Final = frozenset({"step", "iteration", "epoch", "batch"})  # also behind other words: "finished step 12"
 _BARE_MS: Final = re.compile(r"\| {0,4}(\d{1,12}(?:\.\d{1,9})?) ?ms$")
-_BAR: Final = re.compile(
-    r"^(?P<name>[^|%]{0,60}?):?\s{0,4}\d{1,3}%\|[^|]{0,400}\|\s{0,8}(?P<step>\d{1,15})/\d+ \[[^\]<]{1,20}<[^,\]]{1,20}, {0,4}[\d.?]+ ?(?:s/it|it/s)"
+_BAR: Final = re.compile(  # NeMo's has no pace
+    r"^(?P<name>[^|%]{0,60}?):?\s{0,4}\d{1,3}%\|[^|]{0,400}\|\s{0,8}(?P<step>\d{1,15})/(?P<size>\d{1,15}) "
+    r"\[[^\]<]{1,20}<[^,\]]{1,20}(?:, {0,4}[\d.?]+ ?(?:s/it|it/s|s/ba|ba/s)|, {0,4}(?=[A-Za-z_]))"
 )
+_ROUNDED: Final = re.compile(r"(?i)global_step=(?P<step>\d(?:\.\d{1,9})?e\+?\d{1,2})(?![\w.])")  # as Lightning's bar prints large numbers
 _OF_EPOCH: Final = re.compile(  # a batch without a name, beside its epoch: torchvision, mmcv, fairseq, Keras
     r"(?i)^\W{0,3}(?:train\w{0,10}\W{1,3})?epoch\W{0,5}\d{1,6}(?:/\d{1,6})?\W{1,9}(?P<step>\d{1,15}) ?/ ?\d{1,15}\b"
     r"|^(?P<keras>\d{1,15})/\d{1,15} (?:\[[=>. ]{3,80}\]|\u2501[\u2501 ]{2,80})"
 )
+_VALIDATES: Final = re.compile(
+    r"(?i)^(?:validate|validati(?:on|ng)|eval\w{0,10})\b|\bvalid on '|^\{'(?:train_runtime|eval_)"
+)  # no step of training
 _TRAINING_BAR: Final = re.compile(r"(?i)^(?:epoch|train|step|iter)|^$")
 
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "step": ("step", "iteration", "global_step", "iter", "train_step", "train/step", "train/global_step", "_step"),
+    "step": (
+        "step",
+        "iteration",
+        "global_step",
+        "iter",
+        "train_step",
+        "current_steps",
+        "num_updates",
+        "train_num_updates",
+        "train/step",
+        "train/global_step",
+        "_step",
+    ),
     "epoch": ("epoch",),
     "loss": ("loss", "lm loss", "lm_loss", "train_loss", "train/loss", "training_loss", "reduced_train_loss"),
-    "grad_norm": ("grad_norm", "grad norm", "gradient_norm", "train/grad_norm", "global_grad_norm"),
-    "learning_rate": ("lr", "learning_rate", "learning rate", "train/lr", "train/learning_rate"),
+    "grad_norm": ("grad_norm", "grad norm", "gradient_norm", "gnorm", "train_gnorm", "train/grad_norm", "global_grad_norm"),
+    "learning_rate": ("lr", "learning_rate", "learning rate", "train_lr", "train/lr", "train/learning_rate"),
     "tokens_total": ("tokens", "tokens_total", "total_tokens", "consumed_tokens", "num_tokens", "tokens_seen", "consumed_samples"),
     "tokens_per_s_per_gpu": ("tps", "tokens_per_second_per_gpu", "tokens_per_sec_per_gpu"),
     "logged_step_s": ("step_time", "step_time_s", "iter_time", "time_per_step"),
@@ -72,13 +93,13 @@ def of_text(line: Line) -> dict[str, Any] | None:
     """Columns of `progress` that a line fills which tells of a finished step, and is_iteration: whether it states the time of one as such; None
     where it tells of none."""
     text = line.text.strip()
-    if not holds(text, WORDS):
+    if not holds(text, WORDS) or _VALIDATES.search(text):
         return None
     said = _said(text)
     bar = _BAR.match(text) if "%|" in text else None
     step = _whole(said.get("step", ""))
     if bar and step is None and ("loss" in said or _TRAINING_BAR.match(bar["name"].strip())):
-        step = int(bar["step"])
+        step = _of_bar(bar, text, said.get("epoch", ""))
     if step is None and "loss" in said and (batch := _OF_EPOCH.match(text)):
         step = int(batch["step"] or batch["keras"])
     took = (
@@ -86,13 +107,15 @@ def of_text(line: Line) -> dict[str, Any] | None:
     )
     if not (said.keys() & {"loss", "grad_norm"} or (took and step is not None) or bar or text.startswith("step=")):
         return None
-    if step is None and not (text.startswith("{'") and "loss" in said):  # the HF Trainer counts epochs
+    if step is None and not (text.startswith("{'") and "loss" in said) and not (bar and "loss" in said):  # the HF Trainer counts epochs
         return None
     row: dict[str, Any] = {"step": step, "is_finite": None, "ended_at": line.at, "ended_at_local": line.local}
     for column in said.keys() & _PLAIN:
         row[column] = _finite(number := _float(said[column]))
         if column in _CHECKED:
             row["is_finite"] = row["is_finite"] is not False and number is not None and math.isfinite(number)
+    if "words_per_s" in said and "mfu_ratio" in said and "tokens_per_s_per_gpu" not in row:
+        row["tokens_per_s_per_gpu"] = _finite(_float(said["words_per_s"]))
     if (tokens := row.get("tokens_total")) is not None:
         row["tokens_total"] = int(tokens)
     if "mfu_ratio" in said:
@@ -103,6 +126,18 @@ def of_text(line: Line) -> dict[str, Any] | None:
         row["logged_step_s"] = _scaled(took, "ms", 1000)
         row["is_iteration"] = "iteration_s" in said
     return row
+
+
+def _of_bar(bar: re.Match[str], text: str, epoch: str) -> int | None:
+    """The step that a bar stands at. Where the global one is printed too, rounded, it is the bar's count, in its epoch or over all, that rounds to
+    it; None where neither does."""
+    count = int(bar["step"])
+    if (rounded := _ROUNDED.search(text)) is None:
+        return count
+    whole = _whole(epoch)
+    counts = (count, *((whole * int(bar["size"]) + count,) if whole else ()))
+    digits = len(rounded["step"].lower().partition("e")[0].replace(".", "")) - 1
+    return next((of for of in counts if any(float(f"{near:.{digits}e}") == float(rounded["step"]) for near in (of, of - 1))), None)
 
 
 def _said(text: str) -> dict[str, str]:
