@@ -73,7 +73,8 @@ def moment(value: Any) -> tuple[Any, str | None]:
 def flags_of(value: Any) -> list[str]:
     """The words of a state or of flags, upper case, whether a list of them, one, or several joined by `+`."""
     words = value if isinstance(value, list) else [value]
-    return [part.strip().upper() for word in words if isinstance(word, str) for part in word.split("+") if part.strip()]
+    told = [found for word in words if (found := text(word, 200)) is not None]
+    return [part.strip().upper() for word in told for part in word.split("+") if part.strip()]
 
 
 def jobs(source: Source) -> Iterator[dict[str, Any] | Skip]:

@@ -20,20 +20,7 @@ __all__ = ["Header", "dashed_header", "delimited_header", "records", "text_lines
 MAX_JOINED: Final = 200  # lines of one record
 MAX_COLUMNS: Final = 400
 FREE_TEXT: Final = frozenset(
-    {
-        "submitline",
-        "comment",
-        "admincomment",
-        "systemcomment",
-        "jobname",
-        "name",
-        "workdir",
-        "reason",
-        "constraints",
-        "nodelist",
-        "extra",
-        "allocnodelist",
-    }
+    {"submitline", "comment", "admincomment", "systemcomment", "jobname", "workdir", "reason", "constraints", "extra"}
 )
 _NAME: Final = r"[A-Za-z][A-Za-z0-9_]{0,31}"
 _PARTED: Final = re.compile(rf"^({_NAME})([^A-Za-z0-9_]{{1,4}})(?={_NAME})")
