@@ -34,7 +34,7 @@ from rca.tables import TABLES
 if TYPE_CHECKING:
     from rca.tables import Table
 
-__all__ = ["Layout", "frames", "layout", "metric", "wholes"]
+__all__ = ["Layout", "frames", "layout", "metric", "numbers", "wholes"]
 
 _STEPS: Final = frozenset({*STEP, "iterations", "train_iteration", "current_iteration", "step_count", "steps"})
 # Of times that a table may well count up from its first row (elapsed, total, wall) none is taken for that of a step.
@@ -67,6 +67,10 @@ _METRICS: Final[Mapping[str, frozenset[str]]] = {
     ),
     "mfu_ratio": frozenset({"mfu", "mfu_ratio", "mfu(%)", "mfu_pct", "mfu_percent"}),
 }
+# Where one of these tells rows of a step apart, a row is a part of it.
+_PARTS_OF_A_STEP: Final = frozenset(
+    {"optype", "op_type", "op", "op_name", "operation", "phase", "event", "kernel", "layer", "microbatch", "mb_id"}
+)
 _STAMPS: Final = frozenset({"timestamp", "ended_at", "logged_at", "time_utc", "datetime", "wall_time"})
 _TIMES: Final = ("step_s", "compute_s", "comm_s", "data_s", "checkpoint_s")
 _FIRST_US, _LAST_US = 946_684_800_000_000, 7_258_118_400_000_000  # 2000 and 2200: outside, a clock that does not count from 1970
@@ -126,6 +130,8 @@ def layout(headings: Sequence[str]) -> Layout | None:
     A time whose name states no unit has that of the step's time, if it states one, else it is in seconds.
     """
     names = [heading(text) for text in headings]
+    if not _PARTS_OF_A_STEP.isdisjoint(names):
+        return None
     place = {name: number for number, name in reversed(list(enumerate(names)))}
 
     def first(known: Sequence[str]) -> int | None:
@@ -174,7 +180,7 @@ def frames(
             **{column: _sum(cells, about.times[column]) for column in _TIMES if column in about.times},
         }
         yield TABLES["steps"], TABLES["steps"].frame(of | rows, height=height)
-    values = {column: _numbers(cells[number]) for column, (number, _) in about.metrics.items()}
+    values = {column: numbers(cells[number]) for column, (number, _) in about.metrics.items()}
     if not values:
         return
     norms = [cells[about.metrics[column][0]] for column in ("loss", "grad_norm") if column in about.metrics]
@@ -200,7 +206,7 @@ def wholes(cells: pl.Series) -> pl.Series:
     if cells.dtype.is_integer():
         return cells.cast(pl.Int64, strict=False)
     whole = _texts(cells).cast(pl.Int64, strict=False) if cells.dtype == pl.String else None
-    near = _numbers(cells)
+    near = numbers(cells)
     near = near.set((near != near.round()) | (near.abs() >= _INT64 / 1024), None).cast(pl.Int64, strict=False)
     return near if whole is None else whole.zip_with(whole.is_not_null(), near)
 
@@ -219,7 +225,7 @@ def _raw(cells: pl.Series) -> pl.Series:
     )
 
 
-def _numbers(cells: pl.Series) -> pl.Series:
+def numbers(cells: pl.Series) -> pl.Series:
     """Cells as finite numbers; null for empty ones, NaN, infinity and anything else."""
     found = _raw(cells)
     return found.set(~found.is_finite().fill_null(value=False), None)
@@ -238,7 +244,7 @@ def _sum(cells: Mapping[int, pl.Series], parts: Sequence[tuple[int, int]]) -> pl
     """Seconds in all these columns together; null unless each holds a time."""
     total: pl.Series | None = None
     for number, unit in parts:
-        part = _numbers(cells[number]) / unit
+        part = numbers(cells[number]) / unit
         total = part if total is None else total + part
     assert total is not None
     return total.set(((total < 0) | (total > MAX_TIME_S)).fill_null(value=False), None)
@@ -258,7 +264,7 @@ def _instants(cells: pl.Series, unit: int | None) -> pl.Series:
             if cells.dtype.time_zone
             else pl.Series([None] * len(cells), dtype=pl.Datetime("us", "UTC"))
         )
-    counts = _numbers(cells)
+    counts = numbers(cells)
     micros = pl.Series([None] * len(cells), dtype=pl.Int64)
     for per_second in [unit] if unit else [1, 10**3, 10**6, 10**9]:
         found = counts * (1e6 / per_second)

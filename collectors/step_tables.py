@@ -5,8 +5,9 @@
     step,train_loss                    one metric a file, as DeepSpeed's CSV monitor writes (its steps are often samples)
 
 Rows: `steps` of tables with times, `progress` of the loss and what else a trainer prints of a step of the whole job, `rank_progress` of losses
-beside a rank. Exactly one row per row of the file. Headings vary; the unit is the ending of a heading (ns, us, ms, s), else that of the
-step's time, else seconds. Empty cells and NaN are null. Flat memory.
+beside a rank. Exactly one row per row of the file. A table of operations (rank, step, op, duration) gives `ops`, and sums of them as `steps`.
+Headings vary; the unit is the ending of a heading (ns, us, ms, s), else that of the step's time, else seconds. Empty cells and NaN are null.
+Flat memory.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from collectors._lines import blocks
+from collectors._op_table import OpLayout, Sums, op_layout
 from collectors._step_table import Layout, frames, layout, wholes
 from rca.errors import EvidenceError
 from rca.types import Skip, Source
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EMITS", "IS_ALONE", "claims", "read"]
 
-EMITS = ("steps", "progress", "rank_progress")
+EMITS = ("steps", "progress", "rank_progress", "ops")
 IS_ALONE = True
 
 SEPARATORS: Final = "\t;,|"
@@ -53,7 +55,7 @@ def claims(name: str, head: bytes) -> bool:
     return True
 
 
-def _headings(line: bytes) -> tuple[str, Layout, int] | None:
+def _headings(line: bytes) -> tuple[str, Layout | OpLayout, int] | None:
     """The separator, what the columns are, and how many there are; None where the line is no such head."""
     if len(line) > MAX_HEADING * MAX_COLUMNS:
         return None
@@ -62,7 +64,7 @@ def _headings(line: bytes) -> tuple[str, Layout, int] | None:
     names = _cells(text, separator)
     if names is None or not 2 <= len(names) <= MAX_COLUMNS or any(len(name) > MAX_HEADING for name in names):
         return None
-    about = layout(names)
+    about = layout(names) or op_layout(names)
     return (separator, about, len(names)) if about is not None else None
 
 
@@ -77,7 +79,8 @@ def _cells(line: str, separator: str) -> list[str] | None:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows in the order of the lines, in batches; torn lines and those without a step are skipped. Raises EvidenceError without any row."""
-    head: tuple[str, Layout, int] | None = None
+    head: tuple[str, Layout | OpLayout, int] | None = None
+    sums: Sums | None = None
     num_rows = 0
     for block in blocks(source):
         if isinstance(block, Skip):
@@ -89,19 +92,22 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
                 head = _headings(lines[0])
                 if head is None:
                     raise EvidenceError(source.path, f"L{first}", "no headings with a step and a time or metric")
+                sums = Sums(head[1]) if isinstance(head[1], OpLayout) else None
             lines, first = lines[1:], first + 1
         if head is None or not lines:
             continue
-        for item in _rows(lines, first, *head, source.rank_said):
+        for item in _rows(lines, first, *head, sums, source.rank_said):
             if not isinstance(item, Skip):
                 num_rows += item[1].height
             yield item
     if not num_rows:
         raise EvidenceError(source.path, None, "no row with a step in it")
+    if sums is not None:
+        yield from sums.steps()
 
 
 def _rows(
-    lines: Sequence[bytes], first: int, separator: str, about: Layout, width: int, rank_said: int | None
+    lines: Sequence[bytes], first: int, separator: str, about: Layout | OpLayout, width: int, sums: Sums | None, rank_said: int | None
 ) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     texts = pl.Series("line", b"\n".join(lines).decode("utf-8", "replace").split("\n"), dtype=pl.String)
     table = pl.DataFrame({"line": texts, "record": pl.Series(range(first, first + len(texts)), dtype=pl.Int64)})
@@ -113,7 +119,8 @@ def _rows(
     table = table.select("record", split.alias("cells")).with_columns(pl.col("cells").list.len().alias("n"))
     used = {number: table["cells"].list.get(number, null_on_oob=True) for number in about.used}
     if separator == ";":  # decimal commas go with semicolons
-        used = {n: s if n == about.host else s.str.replace(r"^(\s*-?\d*),(\d+\s*)$", "${1}.${2}") for n, s in used.items()}
+        text = about.host if isinstance(about, Layout) else about.op
+        used = {n: s if n == text else s.str.replace(r"^(\s*-?\d*),(\d+\s*)$", "${1}.${2}") for n, s in used.items()}
     known = wholes(used[about.step]).is_not_null() & (table["n"] == width)
     bad = table.filter(~known)
     for record, n in bad.select("record", "n").head(MAX_TOLD).iter_rows():
@@ -124,4 +131,8 @@ def _rows(
     table = table.filter(known)
     if table.height:
         records = "L" + table["record"].cast(pl.String)
-        yield from frames(about, {n: s.filter(known) for n, s in used.items()}, records, rank_said)
+        cells = {n: s.filter(known) for n, s in used.items()}
+        if isinstance(about, Layout):
+            yield from frames(about, cells, records, rank_said)
+        elif sums is not None:
+            yield from sums.frames(cells, records)
