@@ -31,6 +31,7 @@ __all__ = ["EMITS", "claims", "read"]
 EMITS = ("rank_stats", "trainer_events")
 
 BATCH_ROWS: Final = 50_000
+MAX_PREFIX: Final = 1_000  # characters that hold what a logger puts before its message
 MAX_DEPTH: Final = 3  # of the braces of a report
 LIST_LINES: Final = 40_000  # of one list of the callback
 _NUMBER: Final = r"[-+]?(?:\d{1,6}(?:\.\d{0,20})?|\.\d{1,20})(?:e[-+]?\d{1,3})?|nan|inf"
@@ -148,9 +149,9 @@ class _Reader:
             "_individual" if mode == "individual" else "",
             number + LIST_LINES,
         )
-        self._began = number
-        said = parse(text, number)
-        self._at = said.at, said.local
+        if self._began != number:  # once a line
+            said = parse(text[:MAX_PREFIX], number)
+            self._began, self._at = number, (said.at, said.local)
 
     def _leave(self) -> None:
         self._name, self._section, self._depth, self._until = None, None, 0, 0
@@ -165,7 +166,7 @@ class _Reader:
         )  # fmt: skip
 
     def _warn(self, warning: re.Match[str], text: str, number: int) -> None:
-        said = parse(text, number)
+        said = parse(text[:MAX_PREFIX], number)
         kind = "individual" if "dropped" in warning["says"].lower() else "relative"
         for who in _WHO.finditer(warning["who"]):
             self.events.append(
