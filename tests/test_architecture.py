@@ -80,7 +80,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "collectors/_capture/*": (("rca.errors", "collectors._capture.*"), ("pynvml",)),
     "collectors/*": (
         ("rca.types", "rca.tables", "rca.errors", "rca.catalogues", "rca.memory", "rca.host_names", "collectors._*"),
-        ("polars", "yaml", "icalendar", "tensorboard"),
+        ("polars", "duckdb", "yaml", "icalendar", "tensorboard"),
     ),
     "apps/charts.py": (("rca", "rca.*", "apps.*"), ("polars", "plotly")),
     "apps/explorer.py": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),

@@ -132,6 +132,10 @@ def document(data: bytes) -> Any:
 
 def num_places(data: bytes, key: str | None) -> int:
     """How many entries or (of text) lines a record can point at."""
+    if data[:4] == b"PAR1":
+        import io
+
+        return pl.read_parquet(io.BytesIO(data)).height
     whole = document(data)
     if whole is None:
         return data.count(b"\n") + 1
