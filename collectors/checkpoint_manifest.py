@@ -83,7 +83,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         "record": "E0", "checkpoint": folder, "format": "manifest", "step": step_of(document), "saved_at": saved_at(document),
         "saved_to": next((found for key in ("path", "checkpoint_path", "saved_to", "uri", "url") if (found := text(document.get(key)))), None),
         "job_id": text(document.get("job_id")), "is_marked": is_finished(document), "world_size": world_of(document), "num_files": len(shards),
-        "size_bytes": total if total is not None else sum(size or 0 for size in sizes) if sizes and None not in sizes else None,
+        "size_bytes": total if total is not None else whole(sum(size or 0 for size in sizes)) if sizes and None not in sizes else None,
         "state_version": text(str(version)) if version is not None else None, "parts": parts, "lacks": lacking(parts) if parts else None,
     }  # fmt: skip
     yield TABLES["checkpoints"], TABLES["checkpoints"].rows([row])

@@ -57,7 +57,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     parts, meta = parts_of(names), state(described.get("storage_meta"))
     row: dict[str, Any] = {
         "record": RECORD, "checkpoint": folder, "format": "torch_dcp", "saved_to": _path(meta.get("checkpoint_id")),
-        "is_marked": True, "num_files": len(least), "size_bytes": sum(least.values()), "state_version": text(described.get("version")),
+        "is_marked": True, "num_files": len(least), "size_bytes": whole(sum(least.values())), "state_version": text(described.get("version")),
         "parts": parts, "lacks": lacking(parts),
     }  # fmt: skip
     said = step_said(folder)

@@ -21,7 +21,7 @@ from collectors._own_records import text, whole
 from collectors._payload_ends import LEGACY, ends_of, is_safetensors, is_torch_zip, safetensors_header, zip_problem
 from collectors._unpickle import PickleRefused
 from rca.tables import TABLES
-from rca.types import Skip, Source
+from rca.types import HEAD_BYTES, Skip, Source
 
 if TYPE_CHECKING:
     import polars as pl
@@ -76,8 +76,18 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
 
 
 def _held(source: Source, *, is_zip: bool) -> Any:
-    """The object in the pickle at the beginning of a file: the names in it, and numbers."""
-    data, _ = source.read(MAX_PICKLE)
+    """The object in the pickle at the beginning of a file: the names in it, and numbers. No more is read than the pickle takes."""
+    for limit in (HEAD_BYTES, 1 << 20, MAX_PICKLE):
+        data = source.head if limit == HEAD_BYTES else source.read(limit)[0]
+        try:
+            return _object(data, is_zip=is_zip)
+        except (EOFError, pickle.UnpicklingError):
+            if len(data) < limit or limit == MAX_PICKLE:
+                raise
+    return None
+
+
+def _object(data: bytes, *, is_zip: bool) -> Any:
     if not is_zip:
         file = io.BytesIO(data)
         for _ in range(3):  # magic number, version of the protocol, system

@@ -71,7 +71,7 @@ def _read(states: Sequence[SavedState], faults: Sequence[Fault]) -> SavedState |
 def _damaged(state: SavedState, faults: Sequence[Fault]) -> Finding:
     is_torn = state.status == "torn"
     sign = ("torn_when_read" if is_torn else "incomplete_when_read") if faults else "damaged"
-    ending = "; the job raised while it read a checkpoint" if faults else "; nothing here tried to load it"
+    ending = "; the job raised while it read a checkpoint" if faults else "; no log here tells that it could not be read"
     return Finding(
         "checkpoint_state", sign, f"checkpoint {_named(state)} is {state.why}{ending}", scope=state.name,
         numbers={"step": state.step, "files": state.num_files, "problems": len(state.problems)},

@@ -241,6 +241,13 @@ def test_the_manifest_of_docs_is_read_whole(tmp_path: Path) -> None:
     assert [(f["state_rank"], f["parts"]) for f in files] == [(0, ["model"]), (1, ["model"]), (0, ["optimizer"])]
 
 
+def test_sizes_whose_sum_fits_no_column_are_not_told(tmp_path: Path) -> None:
+    document = {"step": 5, "model": "x", "files": {"a.pt": (1 << 63) - 1, "b.pt": 20}}
+    told, files = read(checkpoint_manifest, tmp_path, json.dumps(document).encode(), "c/manifest.json")
+    assert told is not None
+    assert (told["size_bytes"], [f["exact_bytes"] for f in files]) == (None, [(1 << 63) - 1, 20])
+
+
 def test_other_json_is_no_manifest() -> None:
     for document in (
         {"schema_version": "rca.bundle/1", "step": 1, "model": "x", "files": [{"path": "a", "sha256": "a" * 64}]},
