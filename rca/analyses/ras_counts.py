@@ -124,7 +124,7 @@ def _standing(stuck: Sequence[tuple[Picture, str, Op]], told: Story, known: Rank
     guilty = {who: what for who, what in late.items() if who not in waiting}
     if not guilty:
         return [Finding("ras_counts", "few_ahead", _open(*stuck[0]), scope="few_ahead", cites=cites)]
-    ranks = sorted(rank for who in guilty if (rank := _global(who)) is not None)
+    ranks = sorted(number for who in guilty if (number := _global(who)) is not None)
     all_known = len(ranks) == len(guilty)
     named = ranks_text(ranks) if all_known else _named(known, guilty.values())
     shot, kind, calls, _ = next(iter(guilty.values()))
