@@ -40,7 +40,7 @@ MAX_BYTES: Final = 1 << 31  # of a file that is unpacked to be read
 MEMORY: Final = "768MB"
 MAX_TOLD: Final = 12  # columns that are named
 _OURS: Final = frozenset({"evidence_id", "record"})
-_PLAIN: Final = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT|U?INTEGER|FLOAT|DOUBLE|DECIMAL|VARCHAR|ENUM|BOOLEAN|TIMESTAMP")  # numbers, texts
+_PLAIN: Final = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT\b|U?INTEGER|FLOAT|DOUBLE|DECIMAL|VARCHAR|ENUM|BOOLEAN|TIMESTAMP")  # numbers, texts
 
 
 def claims(name: str, head: bytes) -> bool:

@@ -80,11 +80,12 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(
             "the job ended well, so a hang is not the question: its speed and its numbers are, and motion shows neither"
         )
-    if _has(case, "log_events") and not _has(case, "steps"):
+    has_timings = _has(case, "steps", of_ranks=True)
+    if _has(case, "log_events") and not has_timings:
         raise NotEnoughEvidence(
             "the job moves; its logs were kept and no step timings, so who slows it and whose numbers are wrong was not looked at"
         )
-    untimed = sorted((expected | set(views)) - _timed(case)) if _has(case, "steps") else []
+    untimed = sorted((expected | set(views)) - _timed(case)) if has_timings else []
     if untimed:
         raise NotEnoughEvidence(
             f"the job moves, but {len(untimed)} of {len(expected | set(views))} ranks left no step timings of use, so whether one of them slows it "
@@ -110,8 +111,10 @@ def _expected_ranks(case: Tables) -> set[int]:
     return ranks
 
 
-def _has(case: Tables, table: str) -> bool:
-    return bool(case.table(table).select("record").head(1).collect().height)
+def _has(case: Tables, table: str, *, of_ranks: bool = False) -> bool:
+    """Whether a table has rows; with `of_ranks`, rows of a rank: steps that a log prints of the whole job are timings of nobody."""
+    rows = case.table(table).filter(pl.col("rank").is_not_null()) if of_ranks else case.table(table)
+    return bool(rows.select("record").head(1).collect().height)
 
 
 def _timed(case: Tables) -> set[int]:

@@ -66,7 +66,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
     found: list[Finding] = [_units(odd)] if odd else []
     if waits := _waiting(data, rows):
         found.append(_finding("slow_data", waits, data, rows, case))
-    if not compute.ranks:
+    if not rows.height and not odd:
+        blind = "no step of any rank: what is timed is the whole job, and a slow rank makes every rank's step longer"
+    elif not compute.ranks:
         blind = "no step tells the time of a rank's own computation; a whole step includes waiting for others"
     elif len(compute.ranks) < 2 or len(compute.steps) <= MIN_LENGTH:
         blind = f"{len(compute.steps)} steps of {len(compute.ranks)} ranks after the first {WARM_UP}: too few to tell slowness from noise"
