@@ -458,6 +458,26 @@ def test_launch_begins_where_evidence_shows_it_and_never_at_a_dump() -> None:
     assert launched(dumps=dumps, steps=steps, ranks=later) == at(-200)
 
 
+def test_a_launchers_events_are_moments_of_the_course() -> None:
+    said = [
+        ("worker_start_started", -60), ("fwd_bwd_end", -1), ("failure_detected", 8), ("rendezvous_started", 20), ("rendezvous_completed", 41),
+        ("rendezvous_completed", 42), ("worker_start_started", 43), ("rendezvous_completed", 900),
+    ]  # fmt: skip
+    rows = [
+        {"evidence_id": "a", "record": f"L{n}", "event": event, "source": "nvrx", "logged_at": at(x)}
+        for n, (event, x) in enumerate(said, 1)
+    ]
+    steps = [{"evidence_id": "b", "record": "L1", "step": 5, "ended_at": at(70)}]
+    case = MemoryCase({"trainer_events": TABLES["trainer_events"].rows(rows), "progress": TABLES["progress"].rows(steps)})
+    told = course(case, replace(judge(case).verdict, failed_at=at(0)))
+    assert (told.launched_at, told.noticed_at, told.relaunched_at, told.resumed_at) == (at(-60), at(8), at(43), at(70))
+    assert told.rebuilt == (at(20), at(42))
+    stages = evidence_stages(at(0), at(8), "a line", at(15), told, is_by_hand=False)
+    assert [(s["stage"], s["started_at"], s["ended_at"]) for s in stages if s["stage"] == "rebuild"] == [
+        ("rebuild", iso(at(20)), iso(at(42)))
+    ]
+
+
 def test_notes_are_no_part_of_what_names_the_evidence() -> None:
     tables = frames("planned_stop")
     row = {"evidence_id": "f" * 16, "path": "notes/INC-1.jsonl", "kind": "notes"}

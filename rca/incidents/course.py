@@ -23,6 +23,10 @@ from rca.types import Tables, Verdict
 __all__ = ["Course", "course", "evidence_stages", "fingerprint", "job_facts"]
 
 STAMPED: Final = (("log_events", "logged_at"), ("scheduler_events", "changed_at"), ("progress", "ended_at"))
+# Events of launchers and trainers (trainer_events) that are moments of an interruption; none of them comes with every step.
+TROUBLE: Final = frozenset({"failure_detected", "fault_detect"})
+STARTS: Final = frozenset({"worker_start_started", "process_restart", "job_start"})
+MEETS: Final = ("rendezvous_started", "rendezvous_completed")  # of a launcher: from the one to the other the ranks find each other again
 LEAD: Final = timedelta(seconds=5)  # of a line before the fault: two hosts' clocks kept by NTP, and buffering, explain so much
 WARM_UP_STEPS: Final = 1  # the first holds compilation and allocation
 NOT_OF_THE_JOB: Final = "notes"  # evidence of this kind is about the incident
@@ -39,6 +43,7 @@ class Course:
     noticed_by: str | None  # that line, in words
     relaunched_at: datetime | None  # first start of workers after the trouble was there to see
     resumed_at: datetime | None  # end of the first step after that
+    rebuilt: tuple[datetime, datetime] | None  # the launcher's rendezvous after the trouble, from its start to its end
     num_files: int
     fingerprint: str
 
@@ -46,7 +51,7 @@ class Course:
 def course(case: Tables, verdict: Verdict) -> Course:
     """The course of one interruption."""
     told = case.derive(clocks)
-    lines = sorted(_lines(case, told), key=lambda line: line[0])
+    lines = sorted([*_lines(case, told), *_events(case, told)], key=lambda line: line[0])
     began = verdict.failed_at
     noticed = next(((at, why) for at, kind, why in lines if kind == "trouble" and (began is None or at >= began - LEAD)), None)
     signs = [at for at, kind, _ in lines if kind != "announcement"] + list(_signs(case))
@@ -62,9 +67,18 @@ def course(case: Tables, verdict: Verdict) -> Course:
         noticed[1] if noticed else None,
         launched,
         resumed,
+        _rebuilt(lines, after, launched),
         num_files,
         print_,
     )
+
+
+def _rebuilt(lines: list[tuple[datetime, str, str]], after: datetime | None, launched: datetime | None) -> tuple[datetime, datetime] | None:
+    """The first rendezvous after the trouble; it ends when the last host is there, before workers start again."""
+    began = next((at for at, kind, _ in lines if kind == MEETS[0] and after is not None and at > after), None)
+    ends = [at for at, kind, _ in lines if kind == MEETS[1] and began is not None and at >= began]
+    last = max((at for at in ends if launched is None or at <= launched), default=None)
+    return (began, last) if began is not None and last is not None else None
 
 
 def _launched(case: Tables, lines: list[tuple[datetime, str, str]], began: datetime | None) -> datetime | None:
@@ -113,12 +127,22 @@ def _lines(case: Tables, told: Clocks) -> Iterator[tuple[datetime, str, str]]:
                 yield at, kind, f"{row['signature'].replace('_', ' ')}: {row['message'] or ''}"[:200]
 
 
+def _events(case: Tables, told: Clocks) -> Iterator[tuple[datetime, str, str]]:
+    """The same of events that launchers and trainers write."""
+    names = [*TROUBLE, *STARTS, *MEETS]
+    for row in case.table("trainer_events").filter(pl.col("event").is_in(names)).collect().iter_rows(named=True):
+        if (at := told.at(row)) is not None:
+            kind = "trouble" if row["event"] in TROUBLE else "start" if row["event"] in STARTS else row["event"]
+            yield at, kind, f"{row['event'].replace('_', ' ')}: {row['message'] or ''}"[:200]
+
+
 def _signs(case: Tables) -> Iterator[datetime]:
     """First and last instants of what is no log."""
     for table, first, last in (
         ("dumps", "first_at", "last_at"),
         ("steps", "started_at", "started_at"),
         ("dump_index", "sampled_at", "sampled_at"),
+        ("trainer_events", "logged_at", "logged_at"),
     ):
         found = case.table(table).select(pl.col(first).min().alias("first"), pl.col(last).max().alias("last")).collect()
         yield from (at for at in found.row(0) if at is not None)
@@ -171,13 +195,15 @@ def evidence_stages(
     began_at: datetime | None, detected_at: datetime, how: str, verdict_at: datetime, told: Course, *, is_by_hand: bool
 ) -> list[Record]:
     """The stages whose moments are told: `detect` from the fault to `detected_at` (`how` that is known, by hand or not), `localize` from there
-    to the verdict of the open note, `resume` to the first step after a new launch. A stage whose end lies before its start is left out: clocks,
-    or a wrong moment."""
+    to the verdict of the open note, `rebuild` while the launcher's rendezvous lasts, `resume` to the first step after a new launch. A stage whose
+    end lies before its start is left out: clocks, or a wrong moment."""
     origin = "hand" if is_by_hand else "evidence"
     found: list[tuple[str, datetime | None, datetime, str, str]] = []
     if began_at is not None:
         found.append(("detect", began_at, detected_at, origin, how))
     found.append(("localize", detected_at, verdict_at, origin, "from then to the verdict of the open note"))
+    if told.rebuilt is not None:
+        found.append(("rebuild", *told.rebuilt, "evidence", "rendezvous of the launcher, as it writes"))
     if told.resumed_at is not None:
         found.append(("resume", None, told.resumed_at, "evidence", "first step printed after the workers were started again"))
     return [
