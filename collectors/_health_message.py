@@ -18,7 +18,7 @@ __all__ = ["Said", "gpu_of", "said", "xid_of"]
 MAX_CHARS: Final = 4000
 _BRACKET: Final = re.compile(r"\s{0,8}\[(?P<codes>[A-Za-z0-9_.:,\- ]{1,300})\]")
 _CODE: Final = re.compile(r"(?=[^\d_]{0,80}[\d_])[A-Za-z0-9_.:\-]{1,80}")  # a level of a log is none
-_ERROR_CODE: Final = re.compile(r"\bError ?Code[:=] ?(?P<code>[A-Za-z0-9_.\-]{1,80})", re.I)
+_ERROR_CODE: Final = re.compile(r"\b(?:Error|Fault) ?Code[:=] ?(?P<code>[A-Za-z0-9_.\-]{1,80})", re.I)
 _ACTION: Final = re.compile(r"\bRecommended ?Action(?:[:=]| is) {0,4}(?P<action>[A-Za-z][A-Za-z0-9_]{0,60})", re.I)
 _PCI: Final = re.compile(r"\bPCI[: =]{1,3}(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?)(?![0-9a-f:])", re.I)
 _ADDRESS: Final = re.compile(r"(?<![0-9a-f:])(?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?)(?![0-9a-f:])", re.I)

@@ -123,7 +123,7 @@ def _is_severe(row: Mapping[str, Any]) -> bool:
         return known is not None and known["role"] in BEGINS and known["cause"] in HARDWARE
     if row["kind"] == "host_lost":
         return True
-    return row["is_fatal"] is True or (row["is_healthy"] is False and row["source"] in ("node_condition", "hyperpod", "gpud", "aws"))
+    return row["is_fatal"] is True or (row["is_healthy"] is False and row["source"] in ("node_condition", "hyperpod", "gpud", "aws", "gcm"))
 
 
 def _aside(case: Tables, told: Story, row: Mapping[str, Any], at: datetime | None, healthy: Sequence[Mapping[str, Any]], host: str) -> str:

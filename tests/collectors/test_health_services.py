@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from _sources import FIXTURES, rows_of, source_of
 
-from collectors import cloud_notices, gpud, kubernetes, nvsentinel
+from collectors import cloud_notices, gcm_health, gpud, kubernetes, nvsentinel
 from collectors._attribution import of_words, of_xid
 from collectors._health_message import said
 from collectors._kube_nodes import is_bad
 from rca.errors import EvidenceError
 from rca.types import Skip
 
-READERS = {"kubernetes": kubernetes, "nvsentinel": nvsentinel, "gpud": gpud, "cloud": cloud_notices}
+READERS = {"kubernetes": kubernetes, "nvsentinel": nvsentinel, "gpud": gpud, "cloud": cloud_notices, "gcm": gcm_health}
 Row = dict[str, Any]
 
 
@@ -200,6 +200,14 @@ def test_gpud_tells_xid_sub_code_and_actions(tmp_path: Path) -> None:
     assert {row["host"] for row in rows["node_events"]} == {"gpu-a01"}
 
 
+def test_checks_of_gcm_say_what_failed_and_what_passed(tmp_path: Path) -> None:
+    rows = fixture("gcm_checks.jsonl", tmp_path)["node_events"]
+    assert [(row["host"], row["reason"], row["is_healthy"], row["is_fatal"], row["kind"]) for row in rows] == [
+        ("host-a", "check nvidia smi", True, False, "none"), ("host-a", "check syslogs xid", False, True, "xid"),
+        ("host-b", "check iblink", False, False, "network")]  # fmt: skip
+    shows(rows[1], code="79", gpu="0000:b4:00", logged_at="2026-03-04T05:06:09.500000+00:00", attribution="platform")
+
+
 def test_notices_of_clouds_are_events_and_windows(tmp_path: Path) -> None:
     azure = fixture("cloud_azure_events.json", tmp_path)
     assert [(row["host"], row["kind"], row["attribution"]) for row in azure["node_events"]] == [
@@ -234,6 +242,7 @@ def test_notices_of_clouds_are_events_and_windows(tmp_path: Path) -> None:
         ("[ERROR] GPU memory failure on GPU 3", (), None, "3", None),
         ("NVRM: Xid (PCI:0000:0b:00): 79, pid=7", (), 79, "0000:0b:00", None),
         ("XID 48 (Double Bit ECC) detected on GPU GPU-abcdef", (), 48, None, None),
+        ("Expected to see 8 GPUs but found 7. FaultCode: NHC2009", ("NHC2009",), None, None, None),
         ("SXid 20034 on the switch", (), None, None, None),
         ("8 GPUs of 8 GB at 10:00:00", (), None, None, None),
     ],
