@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectors import _json_records as json_of
 from collectors._lines import blocks
-from rca.errors import EvidenceError
 from rca.tables import TABLES
 from rca.types import Skip, Source
 
@@ -31,18 +30,18 @@ _LINE: Final = re.compile(
     rb"Cycle: {0,4}(?P<cycle>\d{1,9}|\w{1,20}) {1,4}Event: {0,4}(?P<event>[\w.-]{1,80}) {1,4}Node: {0,4}(?P<node>[^\s]{1,255})"
     rb" {1,4}Rank: {0,4}(?P<rank>\d{1,9}|\w{1,20}) {1,4}Time: {0,4}(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)(?P<zone> ?UTC| ?Z)?"
 )
+_SPEAKS: Final = re.compile(rb"\[ft_launcher\d{0,10}@|=== Fault Tolerance Profiling Summary ===|\bft_launcher: |\[nvidia_resiliency_ext\b")
 _NODE: Final = re.compile(r"(?P<host>.+?)_(?P<pid>\d{1,10})_\d{1,6}")
 
 
 def claims(name: str, head: bytes) -> bool:
-    """A line with cycle, event, node, rank and time of such an event."""
-    return _MARK in head and _LINE.search(head) is not None
+    """A line with cycle, event, node, rank and time of such an event, or a launcher of NVRx that speaks: its first event may come hours later."""
+    return (_MARK in head and _LINE.search(head) is not None) or _SPEAKS.search(head) is not None
 
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
-    """Rows of `trainer_events`, in the order of the lines; other lines are passed over. Raises EvidenceError without any event."""
+    """Rows of `trainer_events`, in the order of the lines; other lines are passed over. None where nothing happened yet."""
     rows: list[dict[str, Any]] = []
-    num_read = 0
     for block in blocks(source):
         if isinstance(block, Skip):
             yield block
@@ -54,12 +53,9 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
                 rows.append(
                     _row(f"L{number}", {name: (value or b"").decode("utf-8", "replace") for name, value in found.groupdict().items()})
                 )
-                num_read += 1
         if len(rows) >= BATCH_ROWS:
             yield TABLES["trainer_events"], TABLES["trainer_events"].rows(rows)
             rows = []
-    if not num_read:
-        raise EvidenceError(source.path, None, "no profiling event of NVRx in it")
     yield TABLES["trainer_events"], TABLES["trainer_events"].rows(rows)
 
 

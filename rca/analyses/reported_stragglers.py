@@ -210,12 +210,12 @@ def _many(report: _Report) -> Finding | None:
     below = sorted(rank for rank, row in report.rows.items() if row["score_ratio"] is not None and row["score_ratio"] < THRESHOLD)
     if not below:
         return None
-    says = (
-        f"{len(below)} of {len(report.slow)} ranks score below {THRESHOLD} in {report.name}, and none stands alone behind the others: a threshold "
-        "that so many miss names no slow rank"
-        if len(below) > 1
-        else f"rank {below[0]} scores below {THRESHOLD} in {report.name}, but not far from where its peers lie: nobody is accused by it"
-    )
+    if len(below) > 1:
+        why = f"{len(below)} of {len(report.slow)} ranks score below {THRESHOLD} in {report.name}, and none stands alone behind the others"
+        says = f"{why}: a threshold that so many miss names no slow rank"
+    else:
+        why = "the others do not lie near each other, or it lies not far behind them"
+        says = f"rank {below[0]} scores below {THRESHOLD} in {report.name}, but {why}: nobody is accused by it"
     cites = tuple(_cite(report.rows[rank]) for rank in below[:MAX_CITES])
     return Finding("reported_stragglers", "many_below", says, scope=f"below {report.name}", numbers={"candidates": below}, cites=cites)
 

@@ -56,9 +56,12 @@ def test_each_file_is_claimed_by_its_reader_alone() -> None:
 
 
 def test_a_reader_without_anything_of_its_kind_says_so(tmp_path: Path) -> None:
-    for collector in {collector for collector, _ in ALL} - {nvrx_scores}:
+    for collector in {collector for collector, _ in ALL} - {nvrx_scores, nvrx_events}:
         with pytest.raises(EvidenceError):
             rows_of(collector, source_of(tmp_path, b'{"a": 1}\n'))
+    quiet = b"2026-01-05 10:00:00,101 [INFO] [ft_launcher80@host-a] starting\n"  # events come when something fails
+    assert nvrx_events.claims("x", quiet)
+    assert rows_of(nvrx_events, source_of(tmp_path, quiet)) == ({"trainer_events": []}, [])
     assert rows_of(nvrx_scores, source_of(tmp_path, b"StragglerDetectionCallback: no report yet\n")) == (
         {"rank_stats": [], "trainer_events": []},
         [],
