@@ -24,6 +24,7 @@ from rca.analyses._gpu_series import Edge, Gpu, Owners, Sample, cite_sample, edg
 from rca.analyses._job_logs import READS
 from rca.analyses._words import iso, ranks_text
 from rca.catalogues import by_code
+from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
@@ -66,11 +67,17 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if told.logs.everyone and not told.not_seen_to_end_well:
         return ()
     owners = owners_of(case, told.logs)
+    watched = series_of(case, f"{XID}|{XID_COUNT}|{MEMORY}|{LINK}")
+    if not watched:
+        raise NotEnoughEvidence("no metric of errors of GPUs is among those here")
     counted, aside, levels = _xids(case, told, owners)
     found = [_finding(counted, told, owners)] if counted else []
     if not counted:
         found += _rising(case, told, owners, MEMORY, "memory_rises") or _rising(case, told, owners, LINK, "link_rises")
-    return [*found, *_aside(aside), *_levels(levels), *_noted(case, owners), *_clocks(case, owners)]
+    found += [*_aside(aside), *_levels(levels), *_noted(case, owners), *_clocks(case, owners)]
+    if not found and all(len(series) == 1 for series in watched):
+        raise NotEnoughEvidence("one sample of each metric: what changed takes a second one, best the range of the job's time")
+    return found
 
 
 def _xids(case: Tables, told: Story, owners: Owners) -> tuple[list[Edge], list[tuple[Edge, str]], list[Sample]]:
