@@ -44,10 +44,10 @@ _MS: Final = r"\d{1,12}(?:\.\d{1,6})?"
 _LEAD: Final = r"(?P<lead>.{0,200}?)"
 # A line of a block, with whatever a launcher puts in front of all lines: a name filled up with dots and one number or two; a rank's; a name alone.
 _EXTREMES: Final = re.compile(
-    rf"{_LEAD} {{4,6}}(?P<name>\S.{{0,200}}?) ?\.{{0,60}}: (?:\((?P<least>{_MS}), (?P<most>{_MS})\)|(?P<max>{_MS}))$"
+    rf"{_LEAD}\s{{1,12}}(?P<name>[A-Za-z_](?:\S|\s(?=\S)){{0,200}}?) ?\.{{0,60}}: (?:\((?P<least>{_MS}), (?P<most>{_MS})\)|(?P<max>{_MS}))$"
 )
-_OF_RANK: Final = re.compile(rf"{_LEAD} {{5,7}}rank {{1,7}}(?P<rank>\d{{1,7}}): (?P<value>{_MS})$")
-_NAME: Final = re.compile(rf"{_LEAD} {{2,3}}(?P<name>[A-Za-z_]\S{{0,120}}):$")
+_OF_RANK: Final = re.compile(rf"{_LEAD}\s{{0,12}}\brank {{1,7}}(?P<rank>\d{{1,7}}): {{1,12}}(?P<value>{_MS})$")
+_NAME: Final = re.compile(rf"{_LEAD}\s{{0,12}}(?P<name>[A-Za-z_]\S{{0,120}}):$")
 _TIME: Final = re.compile(r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?")
 _ITERATION: Final = re.compile(r"\biteration {1,12}(?P<step>\d{1,15})/")
 _OF_MEGATRON: Final = re.compile(  # a log of it whose monitors may speak later
@@ -143,7 +143,9 @@ class _Reading:
                 lead = piece[: header.start()].rstrip()
                 line = parse(f"{lead} INFO .", number)
                 said = {"host": line.host, "step": _step(above), "logged_at": line.at, "logged_at_local": line.local}
-                self._open.insert(0, _Timers(_lead(lead), header["kind"], {"source": "megatron_timers", **said}, number))
+                begun = _Timers(_lead(lead), header["kind"], {"source": "megatron_timers", **said}, number)
+                others = [timers for timers in self._open if not (timers.lead.startswith(begun.lead) or begun.lead.startswith(timers.lead))]
+                self._open = [begun, *others]
                 del self._open[MAX_OPEN:]
                 continue
             lowered = piece.lower()
