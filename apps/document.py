@@ -113,7 +113,9 @@ def diagnosis_document(judgement: Judgement, skips: Sequence[Mapping[str, Any]],
 
 def site_document(site: Site) -> dict[str, Any]:
     """Whose rules counted beside the shipped ones: the folder, and of each of its files how many rows it changes and adds."""
-    files = {f"{name}.csv": {"changed": changed, "added": added} for name, (changed, added) in sorted(site.changes.items())}
+    from rca.catalogues import file_of
+
+    files = {file_of(name): {"changed": changed, "added": added} for name, (changed, added) in sorted(site.changes.items())}
     return {"folder": site.folder, "fingerprint": site.fingerprint, "files": files}
 
 

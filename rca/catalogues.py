@@ -20,6 +20,8 @@ from typing import Final, TypeVar
 
 from rca.causes import ACTIONS, CAUSES
 from rca.errors import UsageError
+from rca.line_adapters import FILE as LINES
+from rca.line_adapters import Adapter, parse, shipped
 
 __all__ = [
     "ROLES",
@@ -28,7 +30,9 @@ __all__ = [
     "Site",
     "by_code",
     "cached",
+    "file_of",
     "is_sites",
+    "line_adapters",
     "names",
     "read_site",
     "rows",
@@ -84,12 +88,18 @@ class Site:
     merged: Mapping[str, tuple[Row, ...]]  # file without its ending -> all its rows
     changes: Mapping[str, tuple[int, int]]  # the same -> shipped rows that it changes, rows that it adds
     cells: frozenset[tuple[str, tuple[str, ...], str]] = frozenset()  # file, key and column of what it says itself
+    adapters: tuple[Adapter, ...] = ()  # of its own lines
 
     @property
     def says(self) -> str:
         """One line for people: which rules were not the shipped ones."""
-        told = [f"{name}{ENDING} ({changed} changed, {added} new)" for name, (changed, added) in sorted(self.changes.items())]
+        told = [f"{file_of(name)} ({changed} changed, {added} new)" for name, (changed, added) in sorted(self.changes.items())]
         return f"{', '.join(told)} of {self.folder}"
+
+
+def file_of(name: str) -> str:
+    """The file that a name in `Site.changes` stands for."""
+    return name if name == LINES else f"{name}{ENDING}"
 
 
 _site: Site | None = None
@@ -126,6 +136,12 @@ def site_rows(name: str) -> tuple[Row, ...]:
 def site_fingerprint() -> str:
     """What a case remembers of the rules that it was read with; "" = the shipped ones."""
     return _site.fingerprint if _site else ""
+
+
+def line_adapters() -> tuple[Adapter, ...]:
+    """How lines of a trainer's own kind are read: the site's adapters, then the shipped ones of other names."""
+    own = _site.adapters if _site else ()
+    return (*own, *(adapter for adapter in shipped() if adapter.name not in {one.name for one in own}))
 
 
 def cached(function: Callable[[], T]) -> Callable[[], T]:
@@ -177,6 +193,15 @@ def read_site(folder: Path) -> Site:
         digest.update(f"{file.name}\0{len(data)}\0".encode() + data)
         said[name] = _site_rows(file, name, text)
         merged[name], changes[name] = _laid_over(file, name, said[name])
+    adapters: tuple[Adapter, ...] = ()
+    for file in sorted(path for path in folder.iterdir() if path.name.endswith((".yaml", ".yml"))):
+        if file.name != LINES:
+            raise UsageError(f"{file}: no file of a site has that name. The one in YAML is {LINES}; rename it or take it away.")
+        text, data = _text(file)
+        digest.update(f"{file.name}\0{len(data)}\0".encode() + data)
+        adapters = parse(text, str(file))
+        replaced = len({adapter.name for adapter in adapters} & {adapter.name for adapter in shipped()})
+        changes[LINES] = (replaced, len(adapters) - replaced)
     words = {
         "policy": {row["policy"] for row in merged.get("policies", _shipped("policies"))},
         "signature": {
@@ -188,7 +213,7 @@ def read_site(folder: Path) -> Site:
             if wrong := _wrong(name, row, words):
                 raise UsageError(f"{folder / name}{ENDING}, line {line}: {wrong}. Correct it, or leave the folder out (--site, RCA_SITE).")
     cells = {(name, _key(name, row), column) for name, told in said.items() for _, row in told for column, cell in row.items() if cell}
-    return Site(str(folder), digest.hexdigest()[:16], merged, changes, frozenset(cells))
+    return Site(str(folder), digest.hexdigest()[:16], merged, changes, frozenset(cells), adapters)
 
 
 def _text(file: Path) -> tuple[str, bytes]:
