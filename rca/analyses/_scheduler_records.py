@@ -5,7 +5,7 @@
 2. Stamps without a zone become instants by the zone of the job's hosts. Where none is told, by the one that lets a row of this job end when its logs
    end and begin before they begin, if only one row of the job can.
 3. Of several launches the one counts in whose time the logs lie. A row that cannot be placed is told, and counts for nothing.
-4. A node of the job that is down or does not answer, for no reason that somebody planned, is lost if its reason was written in the time of the
+4. A node of the job that does not answer, or is down because it did not, and for no plan, is lost if its reason was written in the time of the
    launch, or on the same clock within minutes of the end of a launch that the scheduler ended for a failed node. Not if the job went on there.
 """
 
@@ -32,6 +32,7 @@ QUARTER_S: Final = 900
 MAX_ZONE_S: Final = 14 * 3600
 _NAMED: Final = re.compile(r"(?:^|/)slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.][\w.\-]{0,60})?\.(?:out|err|log)\b")
 _WRITTEN: Final = re.compile(r"(?i)\b(?:STEP|JOB|StepId|JobId|SLURM_JOB(?:_?ID)?)[ =:]{1,3}(\d{2,12}(?:_\d{1,9})?)(?![\d:-])")
+_GONE: Final = r"(?i)not responding|unexpectedly|rebooted|unreachable|lost contact|no power"  # why a node is down that did not answer
 _SPOKEN: Final = re.compile(r"(?i)slurmstepd|srun|salloc|SLURM_JOB|slurmctld|StepId|JobId")
 
 
@@ -161,7 +162,8 @@ def _lost(
 ) -> list[Lost]:
     if launch is not None and launch.row["state"] == "COMPLETED":
         return []
-    gone = (pl.col("base_state") == "DOWN") | ~pl.col("is_responding").fill_null(value=True)
+    is_told = (pl.col("base_state") == "DOWN") & pl.col("reason").str.contains(_GONE)
+    gone = is_told.fill_null(value=False) | ~pl.col("is_responding").fill_null(value=True)
     rows = case.table("node_states").filter(pl.col("host").is_in(sorted(hosts)) & gone & (pl.col("attribution") == "platform"))
     found: dict[str, Lost] = {}
     for row in rows.unique().sort("host", "evidence_id", "record").collect().iter_rows(named=True):
