@@ -53,6 +53,9 @@ _AHEAD: Final = re.compile(
     r"(?i)\b(?:tomorrow|upcoming|reminder|next (?:week|month|monday|tuesday|wednesday|thursday|friday|saturday|sunday))\b"
     r"|\bin \d+ (?:days?|weeks?|hours?)\b|\b(?:may|might|could|can) be (?:preempted|reclaimed|stopped|drained|cancelled)\b"
 )
+_ADVICE: Final = re.compile(
+    r"(?i)\b(?:please|need to|must|should) (?:resume|restart|rerun|requeue)\b"
+)  # what a person is to do: nothing was done
 _FAILURE: Final = re.compile(
     r"(?i)\b(?:fail(?:ed|ure|ing|s)?|faulty|error|xid|ecc|unhealthy|unreachable|not responding|unresponsive|broken|f(?:allen|ell) off|overheat\w*"
     r"|bad (?:gpu|node|dimm|nic))\b"
@@ -80,7 +83,7 @@ def announcement(text: str, signature: str | None) -> dict[str, Any] | None:
     if not holds(text, WORDS):
         return None
     state = next((state for state, regex in _states() if regex.search(text)), None)
-    if state is None or _TAKEN_BACK.search(text) or _AHEAD.search(text):
+    if state is None or any(denied.search(text) for denied in (_TAKEN_BACK, _AHEAD, _ADVICE)):
         return None
     if _OVER.search(text):
         state = "resumed"
