@@ -19,12 +19,30 @@ __all__ = ["Inert", "is_tensor", "load_inert", "mapping", "state"]
 PACKAGES: Final = frozenset(
     {
         *("torch", "numpy", "collections", "argparse", "pathlib", "enum", "datetime", "_codecs", "types", "typing", "functools"),
+        *("_io", "io", "uuid", "decimal", "random", "signal"),
         *("megatron", "apex", "transformer_engine", "deepspeed", "lightning", "pytorch_lightning", "lightning_fabric", "nemo", "omegaconf"),
-        *("transformers", "accelerate", "torchao", "torchtitan", "torchdata", "mcore_adapter", "nvidia_resiliency_ext", "modelopt"),
+        *(
+            "transformers",
+            "accelerate",
+            "torchao",
+            "torchtitan",
+            "torchdata",
+            "tensordict",
+            "ml_dtypes",
+            "peft",
+            "trl",
+            "verl",
+            "mcore_adapter",
+            "nvidia_resiliency_ext",
+            "modelopt",
+        ),
     }
 )
-BUILT_IN: Final = frozenset(
-    {"set", "frozenset", "bytearray", "complex", "slice", "range", "list", "dict", "tuple", "object", "int", "float"}
+BUILT_IN: Final = frozenset(  # as placeholders, as all others: none is called
+    {
+        *("set", "frozenset", "bytearray", "complex", "slice", "range", "list", "dict", "tuple"),
+        *("object", "int", "float", "str", "bytes", "bool", "type", "getattr"),
+    }
 )
 BUILT_INS: Final = frozenset({"builtins", "__builtin__", "copy_reg", "copyreg"})
 RECONSTRUCTS: Final = frozenset({"_reconstructor"})  # of copyreg, before protocol 2

@@ -55,9 +55,10 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     least = dict(sorted(_shards(stored)))
     names = [key for key in mapping(described.get("state_dict_metadata")) if isinstance(key, str)]
     parts, meta = parts_of(names), state(described.get("storage_meta"))
-    row: dict[str, Any] = {
+    row: dict[str, Any] = {  # torch writes .metadata.tmp and renames it when all is done
         "record": RECORD, "checkpoint": folder, "format": "torch_dcp", "saved_to": _path(meta.get("checkpoint_id")),
-        "is_marked": True, "num_files": len(least), "size_bytes": whole(sum(least.values())), "state_version": text(described.get("version")),
+        "is_marked": not source.path.endswith(".tmp"), "num_files": len(least), "size_bytes": whole(sum(least.values())),
+        "state_version": text(described.get("version")),
         "parts": parts, "lacks": lacking(parts),
     }  # fmt: skip
     said = step_said(folder)

@@ -6,6 +6,7 @@ A file that nobody copied is not missing: where none of the files that a descrip
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ __all__ = ["DAMAGED", "Problem", "SavedState", "saved_states"]
 Status = Literal["whole", "torn", "incomplete", "unmarked", "undescribed", "not_looked"]
 DAMAGED: Final = frozenset({"torn", "incomplete"})
 ALONE: Final = frozenset({"lightning", "torch_save"})  # one file is the checkpoint: that it is whole shows that the save was finished
+_STAGING: Final = re.compile(
+    r"(?i)^\.?tmp[-_.]|[-_.](?:tmp|incomplete|partial|unfinished|staging)$|\.tmp[-_.]|checkpoint-tmp"
+)  # renamed when done
 MAX_NAMED: Final = 3  # files named in a sentence
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -135,6 +139,8 @@ def _state(
     tag = tags.get(posixpath.dirname(name))
     if tag is not None and "deepspeed" in formats and step is not None:
         is_marked = step <= tag
+    if _STAGING.search(posixpath.basename(name)):
+        is_marked = False
     problems = [Problem(row["file"], row["problem"], _cite(row, row["problem"])) for row in own if row["problem"]]
     present = [row for row in described if row["file"] in there]
     problems += [problem for row in present if (problem := _misfit(row, there[row["file"]])) is not None]

@@ -194,6 +194,16 @@ def test_a_damaged_checkpoint_is_a_cause_only_where_the_job_failed_to_read_it(tm
     assert sorted(sign for sign, _ in asked(tmp_path / "e")) == ["damaged", "torn_when_read"]
 
 
+def test_what_still_has_the_name_of_its_staging_is_not_finished(tmp_path: Path) -> None:
+    """Savers write beside, and rename when all is done."""
+    names = ("tmp-checkpoint-5", "step_5.tmp", "5.orbax-checkpoint-tmp-1", "iter_0000005-unfinished")
+    for name in (*names, "tmpfs_step_5"):
+        manifest(tmp_path / "e", 5).rename(tmp_path / "e" / name)
+    states = states_of(tmp_path / "e")
+    assert {name: states[name].status for name in names} == dict.fromkeys(names, "unmarked")
+    assert states["tmpfs_step_5"].status == "whole"
+
+
 def test_what_is_only_told(tmp_path: Path) -> None:
     manifest(tmp_path / "a", 1, parts=("model",))
     manifest(tmp_path / "b", 1, parts=EVERYTHING[:4])

@@ -76,6 +76,12 @@ def test_a_description_made_now_fits_the_shards_made_with_it(tmp_path: Path) -> 
     assert [f["least_bytes"] for f in files] == [(tmp_path / "iter_0000007" / "__0_0.distcp").stat().st_size]
 
 
+def test_a_description_that_was_not_renamed_yet_marks_nothing(tmp_path: Path) -> None:
+    told, _ = read(checkpoint_metadata, tmp_path, (FIXTURES / "checkpoint_dcp.metadata").read_bytes(), "step-20/.metadata.tmp")
+    assert told is not None
+    assert told["is_marked"] is False
+
+
 def test_a_torn_description_is_no_finished_save(tmp_path: Path) -> None:
     data = (FIXTURES / "checkpoint_dcp.metadata").read_bytes()
     for end in (500, len(data) - 40):
