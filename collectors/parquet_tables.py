@@ -10,10 +10,10 @@ with sums of them in `steps`; or `steps`, `progress` and `rank_progress`. Record
 from __future__ import annotations
 
 import glob
+import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -36,11 +36,13 @@ IS_ALONE = True
 
 MAGIC: Final = b"PAR1"
 BATCH_ROWS: Final = 100_000
-MAX_BYTES: Final = 1 << 31  # of a file that is unpacked to be read
+MAX_BYTES: Final = 1 << 29  # of a file that is unpacked, into memory, to be read
 MEMORY: Final = "768MB"
 MAX_TOLD: Final = 12  # columns that are named
 _OURS: Final = frozenset({"evidence_id", "record"})
-_PLAIN: Final = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT\b|U?INTEGER|FLOAT|DOUBLE|DECIMAL|VARCHAR|ENUM|BOOLEAN|TIMESTAMP")  # numbers, texts
+_PLAIN: Final = re.compile(
+    r"U?(?:TINY|SMALL|BIG|HUGE)?INT\b|U?INTEGER|FLOAT|DOUBLE|DECIMAL|VARCHAR|ENUM|BOOLEAN|TIMESTAMP"
+)  # numbers, texts
 
 
 def claims(name: str, head: bytes) -> bool:
@@ -58,33 +60,42 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
-    with tempfile.TemporaryDirectory(prefix="firstfault-") as folder:
-        file = _unpacked(source, Path(folder)) if source.compression != "none" else source.file
-        with duckdb.connect(":memory:", config=config | {"temp_directory": folder}) as db:
-            try:
-                yield from _tables(source, db, glob.escape(str(file)))
-            except duckdb.Error as error:
-                if not file.exists():
-                    raise EvidenceError(source.path, None, "the file is gone") from None
-                raise EvidenceError(source.path, None, f"a Parquet file that cannot be read: {str(error).splitlines()[0][:160]}") from None
-            except (UnicodeDecodeError, OverflowError, ValueError) as error:  # text that is none, numbers beyond a table's
-                raise EvidenceError(source.path, None, f"a Parquet file that holds no such values: {str(error)[:160]}") from None
+    with _plain(source) as path, duckdb.connect(":memory:", config=config | {"temp_directory": ""}) as db:
+        try:
+            yield from _tables(source, db, path)
+        except duckdb.Error as error:
+            why = (
+                "the file is gone"
+                if not source.file.exists()
+                else f"a Parquet file that cannot be read: {str(error).splitlines()[0][:160]}"
+            )
+            raise EvidenceError(source.path, None, why) from None
+        except (UnicodeDecodeError, OverflowError, ValueError) as error:  # text that is none, numbers beyond a table's
+            raise EvidenceError(source.path, None, f"a Parquet file that holds no such values: {str(error)[:160]}") from None
 
 
-def _unpacked(source: Source, folder: Path) -> Path:
-    size, blocks = 0, source.blocks()
-    file = folder / "table"
-    with file.open("wb") as out:
+@contextmanager
+def _plain(source: Source) -> Iterator[str]:
+    """A path, as DuckDB takes it, below which the bytes lie uncompressed: the file's own, or one in memory."""
+    if source.compression == "none":
+        yield glob.escape(str(source.file))
+        return
+    if not hasattr(os, "memfd_create"):
+        raise EvidenceError(source.path, None, "a compressed Parquet file is not read on this system: unpack it first")
+    with os.fdopen(os.memfd_create("table"), "wb") as out:
+        size, blocks = 0, source.blocks()
         while True:
             try:
                 part = next(blocks)
             except StopIteration as end:
                 if end.value:
                     raise EvidenceError(source.path, None, f"breaks off: {end.value}") from None
-                return file
+                break
             size += out.write(part)
             if size > MAX_BYTES:
                 raise EvidenceError(source.path, None, f"more than {MAX_BYTES:,} bytes after decompression: unpack it first")
+        out.flush()
+        yield f"/proc/self/fd/{out.fileno()}"
 
 
 def _tables(source: Source, db: duckdb.DuckDBPyConnection, path: str) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
