@@ -82,10 +82,10 @@ def _series(document: Mapping[str, Any]) -> Iterator[Series]:
     if isinstance(document.get("metric"), dict):
         yield from _one("", document)
     elif isinstance(results, dict):
-        for key, answer in results.items():
+        for place, answer in enumerate(results.values()):
             frames = answer.get("frames") if isinstance(answer, dict) else None
             for number, frame in enumerate(frames if isinstance(frames, list) else ()):
-                yield from _frame(f"/results/{key}/{number}", frame)
+                yield from _frame(f"/results/{place}/{number}", frame)
     else:
         result = data.get("result") if isinstance(data, dict) else document.get("result")
         for number, entry in enumerate(result if isinstance(result, list) else ()):
@@ -131,7 +131,9 @@ _NAME: Final = re.compile(FAMILY)
 def _labels(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
-    return {key[:250]: said for key, inner in value.items() if (said := json_of.text(inner)) is not None}
+    return {
+        key[:250].encode("utf-8", "replace").decode(): said for key, inner in value.items() if (said := json_of.text(inner)) is not None
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -185,3 +185,9 @@ def test_metrics_of_hosts_alone_and_other_text_are_not_claimed(tmp_path: Path) -
     for collector in (nccl_ras, nccl_inspector, prometheus_text, prometheus_json):
         with pytest.raises(EvidenceError):
             rows_of(collector, source_of(tmp_path, b"nothing of the kind\n"))
+
+
+def test_a_key_that_no_text_can_hold_harms_nothing(tmp_path: Path) -> None:
+    data = (FIXTURES / "prom_grafana.json").read_bytes().replace(b'"A": {', b'"\\ud800": {').replace(b'"gpu":', b'"\\ud800": "x", "gpu":')
+    tables, _ = read(prometheus_json, tmp_path, data)
+    assert len(tables["gpu_samples"]) == 2
