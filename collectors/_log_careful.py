@@ -38,10 +38,12 @@ class Log:
     rows: Rows = field(default_factory=Rows)
     steps: list[dict[str, Any]] = field(default_factory=list)
     said: launcher.Launcher = field(default_factory=launcher.Launcher)
+    has_batches: bool = False  # steps are told by blocks of lines
     tasks_are_nodes: bool = False  # the numbers that srun puts in front of lines are not ranks
     _announced: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     _open: dict[tuple[Any, ...], Chain | launcher.Block] = field(default_factory=dict)
     _fed_at: dict[tuple[Any, ...], int] = field(default_factory=dict)  # number of the line that an open one took last
+    _batch: int | None = None  # step of the block that is open
     _loose: tuple[int, Mapping[str, Any]] | None = None  # an error line that may only introduce a traceback
 
     @property
@@ -57,7 +59,7 @@ class Log:
     @property
     def has_seen_something(self) -> bool:
         """Whether any line was recognised."""
-        return bool(self.rows or self.steps or self._announced or self._open)
+        return bool(self.rows or self.steps or self._announced or self._open) or self.has_batches
 
     def take(self, raw: str, number: int, before: str) -> None:
         """Read one physical line; `before` is the one above it."""
@@ -192,6 +194,8 @@ class Log:
         if line.level != "error" and (row := progress.of_text(line)) is not None:
             self._step(line, row)
             return
+        if self._of_batch(line):
+            return
         if what := _WHAT.match(line.text):
             thrown = _TERMINATE.search(before)
             self._exception(line, thrown["type"] if thrown else None, line.text[what.end() :], None)
@@ -217,6 +221,19 @@ class Log:
             self.rows.add(line, sighting, exception=thrown_bare[0] if thrown_bare else None)
         if not sightings and told is None and line.level == "error":
             self._loose = line.number, self.rows.add(line, Sighting("unknown", {}))
+
+    def _of_batch(self, line: Line) -> bool:
+        """Whether the line is one of a block that tells a step."""
+        if (step := progress.batch_of(line.text)) is not None:
+            self.has_batches, self._batch = True, step
+            return True
+        if (loss := progress.loss_of_batch(line.text)) is None:
+            return False
+        self.has_batches = True
+        if self._batch is not None:
+            self._step(line, progress.of_batch(line, self._batch, loss))
+            self._batch = None
+        return True
 
     def _step(self, line: Line, row: dict[str, Any]) -> None:
         self.steps.append(row | {"record": f"L{line.number}", "rank": line.rank, "host": line.host})
@@ -248,7 +265,12 @@ class _Ear(Log):
     @property
     def has_learnt(self) -> bool:
         """Whether lines to come are read in another way than they were."""
-        return bool(self._open or self._announced or self._loose) or self.tasks_are_nodes or self.said != launcher.Launcher()
+        return (
+            bool(self._open or self._announced or self._loose)
+            or self.tasks_are_nodes
+            or self.has_batches
+            or self.said != launcher.Launcher()
+        )
 
 
 def hear(raw: str) -> dict[str, Any] | None:

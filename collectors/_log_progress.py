@@ -15,9 +15,9 @@ from typing import Any, Final
 from collectors._log_lines import holds
 from collectors._log_prefix import Line
 
-__all__ = ["WORDS", "instant_of", "of_json", "of_text"]
+__all__ = ["WORDS", "batch_of", "instant_of", "loss_of_batch", "of_batch", "of_json", "of_text"]
 
-WORDS: Final = ("loss", "iteration", "step=", "step:", "s/it", "it/s", "ba/s")
+WORDS: Final = ("loss", "iteration", "step=", "step:", "s/it", "it/s", "ba/s", "[batch=")
 _NUMBER: Final = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|inf(?:inity)?\b)"
 _PAIR: Final = re.compile(  # a name of one to five words, perhaps a unit, and a number
     rf"(?i)(?<![\w/])(?P<name>[a-z_][a-z_/]{{0,40}}(?: [a-z_/]{{1,20}}){{0,4}})(?: \((?P<unit>ms|s)\))?['\"]?\s{{0,4}}[:=#]?\s{{0,12}}"
@@ -27,12 +27,22 @@ _NAMES: Final = {  # as printed, in lower case and with blanks for underscores; 
     "step": ("global step", "global step/max steps", "num updates", "iteration", "iter", "step", "steps", "batch"),
     "epoch": ("epoch",),
     "loss": (
-        *("lm loss", "reduced train loss", "train loss", "training loss", "train/loss", "loss/train/total", "total loss", "avg loss"),
+        *(
+            "lm loss",
+            "reduced train loss",
+            "train loss",
+            "training loss",
+            "train/loss",
+            "loss/train/total",
+            "total loss",
+            "avg loss",
+            "train loss step",
+        ),
         *("mean loss", "loss"),
     ),
     "grad_norm": ("grad norm", "gradient norm", "grad/norm", "train/grad norm", "global grad norm", "gnorm"),
     "learning_rate": ("lr", "learning rate", "train/lr"),
-    "tokens_total": ("consumed tokens", "total tokens", "tokens total", "consumed samples"),
+    "tokens_total": ("consumed tokens", "num input tokens seen", "num tokens", "total tokens", "tokens total", "consumed samples"),
     "tokens_per_s_per_gpu": ("tps",),
     "words_per_s": ("wps",),  # of a GPU where the use of one stands beside it (torchtitan), of the job elsewhere (fairseq)
     "mfu_ratio": ("mfu",),
@@ -58,6 +68,8 @@ _OF_EPOCH: Final = re.compile(  # a batch without a name, beside its epoch: torc
 _VALIDATES: Final = re.compile(
     r"(?i)^(?:validate|validati(?:on|ng)|eval\w{0,10})\b|\bvalid on '|^\{'(?:train_runtime|eval_)"
 )  # no step of training
+_BATCH: Final = re.compile(r"^(?:\[epoch=\d{1,9}(?:/\d{1,9})?\])?\[batch=(?P<step>\d{1,15})/\d{1,15}\]:$")  # Composer's, over a block
+_LOSS_OF_BATCH: Final = re.compile(rf"(?i)^train loss/train/total: {{1,4}}(?P<loss>{_NUMBER})$")
 _TRAINING_BAR: Final = re.compile(r"(?i)^(?:epoch|train|step|iter)|^$")
 
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
@@ -126,6 +138,23 @@ def of_text(line: Line) -> dict[str, Any] | None:
         row["logged_step_s"] = _scaled(took, "ms", 1000)
         row["is_iteration"] = "iteration_s" in said
     return row
+
+
+def batch_of(text: str) -> int | None:
+    """The step that a block of Composer's is of: its first line has nothing else."""
+    found = _BATCH.match(text.strip()) if text.lstrip()[:1] == "[" else None
+    return int(found["step"]) if found else None
+
+
+def loss_of_batch(text: str) -> float | None:
+    """The training loss that a line of such a block tells, not finite where it is not; None of another line."""
+    found = _LOSS_OF_BATCH.match(text.strip()) if "/total: " in text else None
+    return _float(found["loss"]) if found else None
+
+
+def of_batch(line: Line, step: int, loss: float) -> dict[str, Any]:
+    """Columns of `progress` of such a step."""
+    return {"step": step, "loss": _finite(loss), "is_finite": math.isfinite(loss), "ended_at": line.at, "ended_at_local": line.local}
 
 
 def _of_bar(bar: re.Match[str], text: str, epoch: str) -> int | None:

@@ -81,6 +81,9 @@ LINES: tuple[tuple[str, dict[str, Any] | None, float | None], ...] = (
     ("{'loss': nan, 'grad_norm': inf, 'learning_rate': 8.9e-06, 'epoch': 0.01}", {"loss": None, "grad_norm": None, "is_finite": False}, None),
     ("{'loss': 'nan', 'grad_norm': 'inf', 'learning_rate': '0', 'epoch': '0.01'}", {"loss": None, "is_finite": False, "epoch": 0.01}, None),
     ("{'loss': 2.0, 'grad_norm': 1.1, 'epoch': 0.0, 'global_step/max_steps': '5/1000', 'elapsed_time': '12s'}", {"step": 5, "loss": 2.0}, None),
+    ("{'loss': 1.5, 'epoch': 0.5, 'num_input_tokens_seen': 4096}", {"loss": 1.5, "tokens_total": 4096}, None),
+    ("Epoch 0:  10%|#   | 10/100 [00:10<01:30,  1.01it/s, v_num=1, train_loss_step=2.3, train_loss_epoch=2.5]", {"step": 10, "loss": 2.3}, None),
+    ("Validation DataLoader 0:  50%|##  | 3/6 [00:01<00:01,  2.5it/s, val_loss=2.5]", None, None),
     ("{'eval_loss': 0.48, 'eval_runtime': 1.2, 'epoch': 1.0}", None, None),
     ("{'train_runtime': 288.25, 'train_steps_per_second': 0.4, 'train_loss': 0.5031, 'epoch': 2.0}", None, None),
     ('{"current_steps": 10, "total_steps": 100, "loss": 0.69, "lr": 5e-05, "elapsed_time": "0:00:10"}', {"step": 10, "loss": 0.69}, None),
@@ -128,6 +131,20 @@ def test_iterations_read_by_columns_and_line_by_line_are_the_same_steps(tmp_path
     tables, _ = rows_of(trainer_log, source_of(tmp_path, "\n".join(lines).encode(), "a.log"))
     assert [(row["step"], row["host"], row["step_s"]) for row in tables["steps"]] == wanted
     assert len(tables["progress"]) == len(wanted) + 3  # step=0 of the other format is no iteration
+
+
+def test_blocks_of_composer_are_steps_however_many_there_are(tmp_path: Path) -> None:
+    block = "[epoch=1][batch={at}/900]:\n\t Train time: 0\n\t Train loss/train/total: {loss}\n\t Train metrics/train/LanguagePerplexity: 114.5\n"
+    for count in (3, 800):
+        text = "".join(block.format(at=at, loss="nan" if at == 2 else at + 0.5) for at in range(1, count + 1))
+        tables, _ = rows_of(trainer_log, source_of(tmp_path, text.encode(), "a.log"))
+        assert [(row["step"], row["loss"]) for row in tables["progress"]] == [
+            (at, None if at == 2 else at + 0.5) for at in range(1, count + 1)
+        ]
+        assert tables["progress"][1]["is_finite"] is False
+        assert trainer_log.claims("a.log", text.encode()[:65536])
+    tables, _ = rows_of(trainer_log, source_of(tmp_path, b"\t Train loss/train/total: 1.5\n", "a.log"))
+    assert tables["progress"] == []  # of which step?
 
 
 def test_several_bars_of_one_physical_line_and_an_error_behind_the_last(tmp_path: Path) -> None:
