@@ -10,10 +10,13 @@ from collectors._json_records import host, text, whole
 from collectors._kube_events import MESSAGE_CHARS, part
 from collectors._kube_time import kube_instant
 
-__all__ = ["pod_rows"]
+__all__ = ["job_rows", "pod_rows"]
 
 _LISTS: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
-_KILLED: Final = 128  # exit codes above it: by a signal
+# Conditions by which jobs, Kubeflow's training jobs, JobSets, Kueue's workloads and Volcano's groups tell an end that is none of their own choice.
+_ENDS: Final = frozenset(
+    {"Failed", "FailureTarget", "Evicted", "Preempted", "Suspended", "Restarting", "DisruptionTarget", "Unschedulable"}
+)
 
 
 def pod_rows(pod: Mapping[str, Any], record: str) -> Iterator[dict[str, Any]]:
@@ -44,6 +47,32 @@ def pod_rows(pod: Mapping[str, Any], record: str) -> Iterator[dict[str, Any]]:
                     or end.get("reason") in ("OOMKilled", "Error", "ContainerCannotRun")
                 ):
                     yield common | _container(end, f"{name}/{text(container.get('name')) or ''}".rstrip("/"))
+
+
+def job_rows(value: Mapping[str, Any], record: str) -> Iterator[dict[str, Any]]:
+    """Rows of what a job, workload or group of pods says of its own end, in its conditions; of no node."""
+    about = part(value, "metadata")
+    words = (text(value.get("kind")), text(about.get("namespace")), text(about.get("name"), 255))
+    for condition in _dicts(part(value, "status").get("conditions")):
+        if condition.get("status") == "True" and condition.get("type") in _ENDS:
+            name, reason, message = (
+                text(condition.get("type")),
+                text(condition.get("reason")),
+                text(condition.get("message"), MESSAGE_CHARS),
+            )
+            at = kube_instant(condition.get("lastTransitionTime")) or kube_instant(condition.get("lastProbeTime"))
+            yield {
+                "record": record,
+                "source": "kubernetes_job",
+                "object": "/".join(word for word in words if word),
+                "logged_at": at,
+                "first_at": at,
+                "reason": reason or name,
+                "is_healthy": False,
+                "message": message,
+                "num_folded": 1,
+                **of_words(name, reason, message)._asdict(),
+            }
 
 
 def _container(end: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectors._kube_events import event_row, is_event
 from collectors._kube_nodes import condition_row, is_condition, node_of, node_rows, node_state
-from collectors._kube_pods import pod_rows
+from collectors._kube_pods import job_rows, pod_rows
 from collectors._kube_text import is_text_form, text_rows
 from collectors._report_objects import objects
 from rca.tables import TABLES
@@ -92,7 +92,7 @@ class _Rows:
     def __init__(self) -> None:
         self.events: dict[Any, dict[str, Any]] = {}
         self.states: dict[Any, dict[str, Any]] = {}
-        self.num_fine = 0  # pods that did not fail: looked at, nothing to tell
+        self.num_fine = 0  # pods and jobs, which may have nothing to tell
 
     @property
     def is_full(self) -> bool:
@@ -125,3 +125,11 @@ def _take(rows: _Rows, value: Mapping[str, Any], record: str) -> None:
             rows.add("node_events", row)
     elif is_condition(value):
         rows.add("node_events", condition_row(value, None, record))
+    elif isinstance(listed := value.get("conditions"), list):  # of `-o jsonpath={.status}`
+        for place, condition in enumerate(listed):
+            if isinstance(condition, dict) and is_condition(condition):
+                rows.add("node_events", condition_row(condition, None, f"conditions/E{place}" if record == "E0" else record))
+    elif isinstance(value.get("status"), dict):
+        rows.num_fine += 1
+        for row in job_rows(value, record):
+            rows.add("node_events", row)

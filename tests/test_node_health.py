@@ -79,6 +79,7 @@ def test_a_fatal_report_of_a_gpu_names_its_rank_and_quotes_the_service() -> None
         (report(None), "when is not told"),
         (report(-600), "from before the job"),
         (report(900), "from after the job's end"),
+        (report(5, host="host-a"), "the job made steps after it"),  # by the clock of that very host
         (report(is_fatal=False), "no fault that ends a job by itself"),
         (report(kind="thermal", code="DCGM_FR_CLOCK_THROTTLE_THERMAL", is_fatal=False, reason="GpuThermalWatch"), "no fault that ends"),
         (report(code="13", attribution="workload"), "no fault that ends a job by itself"),

@@ -31,6 +31,7 @@ LOST_LAG: Final = timedelta(seconds=330)  # of Kubernetes' node controller: a gr
 BEFORE: Final = timedelta(seconds=60)  # clocks of controllers and hosts
 STOP_REACH: Final = timedelta(minutes=15)  # how long before the end a drain or preemption may be announced
 PLANNED: Final = ("preemption", "planned")
+_ON_NODE: Final = frozenset({"nvsentinel", "gpud", "gcm", "hyperpod"})  # agents that stamp by the clock of the node itself
 HARDWARE: Final = frozenset({"gpu_fault", "gpu_memory_fault", "nvlink_fault", "host_fault", "host_lost", "network_fault", "storage_stall"})
 BEGINS: Final = ("root", "either")
 
@@ -139,7 +140,9 @@ def _aside(case: Tables, told: Story, row: Mapping[str, Any], at: datetime | Non
         return "from after the job's end"
     if row["kind"] in PLANNED:
         return "" if at >= span[1] - STOP_REACH else "long before the job's end"
-    if any(step > at + BEFORE for step, _ in case.derive(_last_steps)):
+    clock = host if row["source"] in _ON_NODE else None
+    order = told.logs.clocks.order
+    if any(step > at + BEFORE or order((step, whose), (at, clock)) == 1 for step, whose in case.derive(_last_steps)):
         return "the job made steps after it"
     if any(_takes_back(one, row, host, at, span[1]) for one in healthy):
         return "taken back before the job's end"

@@ -144,6 +144,33 @@ def test_pods_that_failed_say_why_and_those_that_run_say_nothing(tmp_path: Path)
     assert rows[0]["code"] == "137"
 
 
+def test_jobs_tell_an_end_that_is_not_of_their_choice(tmp_path: Path) -> None:
+    conditions = [
+        {"type": "Running", "status": "False", "reason": "r", "message": "m", "lastTransitionTime": "2026-03-04T05:06:07Z"},
+        {
+            "type": "Evicted",
+            "status": "True",
+            "reason": "Preempted",
+            "message": "to make room",
+            "lastTransitionTime": "2026-03-04T05:06:07Z",
+        },
+    ]
+    workload = {
+        "apiVersion": "x/v1",
+        "kind": "Workload",
+        "metadata": {"name": "train", "namespace": "job"},
+        "status": {"conditions": conditions},
+    }
+    rows = read(kubernetes, json.dumps(workload), tmp_path)[0]["node_events"]
+    assert [(row["object"], row["reason"], row["attribution"], row["host"]) for row in rows] == [
+        ("Workload/job/train", "Preempted", "planned", None)
+    ]
+    node_status = {
+        "conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "m", "lastHeartbeatTime": None}]
+    }
+    shows(read(kubernetes, json.dumps(node_status), tmp_path)[0]["node_events"][0], record="conditions/E0", kind="host_lost")
+
+
 def test_tables_of_kubectl_give_counts_and_no_instants(tmp_path: Path) -> None:
     rows = fixture("k8s_events.txt", tmp_path)["node_events"]
     assert [(row["record"], row["host"], row["num_folded"], row["logged_at"]) for row in rows] == [
