@@ -67,6 +67,8 @@ _TRACKED: Final = re.compile(
 _SAID: Final = (  # how what a rank says begins, the event, and what its rerun showed
     ("First rerun: unexpected result is not reproducible", "first_rerun", False),
     ("First rerun: unexpected result is reproducible", "first_rerun", True),
+    ("Second rerun: unexpected result is not reproducible", "second_rerun", False),
+    ("Second rerun: unexpected result is reproducible", "second_rerun", True),
     ("Unexpected result ", "unexpected_result", None),
     ("Possible transient error", "possible_transient_error", None),
     ("Possible persistent error", "possible_persistent_error", None),

@@ -187,6 +187,7 @@ def _instant(rows: dict[str, list[dict[str, Any]]], event: dict[str, Any], sourc
             {
                 "record": event["record"],
                 "step": step,
+                "epoch": json_of.number(json_of.first({**content, **logs}, "epoch")),
                 "ended_at": event["utc"],
                 "ended_at_local": event["local"],
                 **numbers,

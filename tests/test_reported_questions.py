@@ -134,6 +134,9 @@ def test_what_reruns_tell() -> None:
         ([second], "other_gpu_differs", (), ()),
         ([first, event("second_rerun", again=True, line=9)], "other_gpu_agrees", (), ()),
         ([seen], "not_checked", (), ()),
+        ([seen, event("possible_transient_error", line=2)], "not_again", (3,), ()),  # the machine's own verdict is enough
+        ([first, event("possible_persistent_error", line=9, host="host-b")], "other_gpu_differs", (3,), ("host-a",)),
+        ([seen, event("correct_result", line=9)], "other_gpu_agrees", (), ()),
         ([first, event("first_rerun", again=False, line=3)], "not_checked", (), ()),
     ):
         (finding,) = asked(rows, "rerun_checks").findings

@@ -36,6 +36,12 @@ SIGNS = {
 }
 
 SEEN, FIRST, SECOND = "unexpected_result", "first_rerun", "second_rerun"
+SHOWS: Final = {  # what the machine's own verdict says of a rerun: often it is all that a log keeps
+    "possible_transient_error": (FIRST, False),
+    "possible_persistent_error": (SECOND, False),
+    "correct_result": (SECOND, True),
+}
+HERE: Final = (SEEN, FIRST, "possible_transient_error")  # what the first GPU says
 MAX_CITES: Final = 4
 MAX_FINDINGS: Final = 8  # results told one by one
 Row = Mapping[str, Any]
@@ -43,7 +49,7 @@ Row = Mapping[str, Any]
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """A finding for each result that was checked, the earliest steps first; NotEnoughEvidence where none is on record."""
-    events = case.table("trainer_events").filter(pl.col("event").is_in([SEEN, FIRST, SECOND]))
+    events = case.table("trainer_events").filter(pl.col("event").is_in([SEEN, FIRST, SECOND, *SHOWS]))
     columns = ("evidence_id", "record", "event", "rank", "host", "local_gpu", "step", "is_reproducible", "logged_at", "message")
     rows = sorted(events.select(columns).collect().iter_rows(named=True), key=lambda row: (row["evidence_id"], row["record"], row["event"]))
     if not rows:
@@ -57,8 +63,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
 
 def _finding(rows: Sequence[Row], where: Mapping[int, str]) -> Finding:
     rank, step = rows[0]["rank"], rows[0]["step"]
-    here = [row for row in rows if row["event"] in (SEEN, FIRST)]
-    first, second = ({row["is_reproducible"] for row in rows if row["event"] == event} - {None} for event in (FIRST, SECOND))
+    here = [row for row in rows if row["event"] in HERE]
+    shown = {SHOWS.get(row["event"], (row["event"], row["is_reproducible"])) for row in rows}
+    first, second = ({again for event, again in shown if event == rerun} - {None} for rerun in (FIRST, SECOND))
     what = f"the result of rank {'?' if rank is None else rank} at step {'?' if step is None else step}"
     ranks: tuple[int, ...] = ()
     own = (rank,) if rank is not None else ()
