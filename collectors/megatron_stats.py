@@ -1,8 +1,10 @@
 """What Megatron-LM's monitors print among the other lines of a training log: timers, the straggler report, and reruns of steps that look wrong.
 
 Timers come in blocks, in ms: with `(min, max) time across ranks` and `max time across ranks` no rank is named (rows of rank null), with `times across
-ranks` each has its own line. Rows: `rank_stats` of timers and the straggler report, `trainer_events` of the rerun machine
-(collectors/_megatron_lines.py says which). Whatever else the log holds is passed over, by whole blocks where none of it is of interest.
+ranks` each has its own line; older versions, and DeepSpeed, print those of one rank on a line (`time (ms) | forward: 27.41 | ...`).
+
+Rows: `rank_stats` of timers and the straggler report, `trainer_events` of the rerun machine (collectors/_megatron_lines.py says which). Whatever else
+the log holds is passed over, by whole blocks where none of it is of interest.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ MAX_OPEN: Final = 16  # blocks of timers at a time
 MAX_LINE: Final = 1000  # characters of a line of a block
 NUM_ABOVE: Final = 6  # lines above a block of timers among which the line of its iteration is
 _TIMERS: Final = "across ranks (ms):"
-_MARKS: Final = (_TIMERS, *STRAGGLER_MARKS, *RERUN_MARKS)
+_ON_A_LINE: Final = "time (ms) |"
+_MARKS: Final = (_TIMERS, _ON_A_LINE, *STRAGGLER_MARKS, *RERUN_MARKS)
 _IN_BYTES: Final = tuple(  # of which one is in every such line, as printed
-    mark.encode() for mark in (_TIMERS, "/Rnk: ", "^^^^ ", "esult is ", "nexpected result", " error", "on the same GPU", "status=")
+    mark.encode()
+    for mark in (_TIMERS, _ON_A_LINE, "/Rnk: ", "^^^^ ", "esult is ", "nexpected result", " error", "on the same GPU", "status=")
 )
 _HEADER: Final = re.compile(r"(?P<kind>\(min, max\) time|max time|times) across ranks \(ms\):$")
 _MS: Final = r"\d{1,12}(?:\.\d{1,6})?"
@@ -48,6 +52,8 @@ _EXTREMES: Final = re.compile(
 )
 _OF_RANK: Final = re.compile(rf"{_LEAD}\s{{0,12}}\brank {{1,7}}(?P<rank>\d{{1,7}}): {{1,12}}(?P<value>{_MS})$")
 _NAME: Final = re.compile(rf"{_LEAD}\s{{0,12}}(?P<name>[A-Za-z_]\S{{0,120}}):$")
+_LISTED: Final = re.compile(r"(?:\brank=(?P<rank>\d{1,7}) )?\btime \(ms\) \|(?P<list>.{0,16000})")
+_TIMER: Final = re.compile(rf"(?P<name>[A-Za-z_][\w/.-]{{0,120}}): (?P<value>{_MS})(?![\w.])")
 _TIME: Final = re.compile(r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?")
 _ITERATION: Final = re.compile(r"\biteration {1,12}(?P<step>\d{1,15})/")
 _OF_MEGATRON: Final = re.compile(  # a log of it whose monitors may speak later
@@ -72,7 +78,7 @@ def claims(name: str, head: bytes) -> bool:
         return True
     found = _Reading()
     for place in holding(lines, _MARKS):
-        if "/Rnk: " in lines[place] or _TIMERS in lines[place]:
+        if any(mark in lines[place] for mark in ("/Rnk: ", _TIMERS)):
             return True
         found.take(lines[place], place + 1, ())
     return bool(found.reruns.rows or found.stats)
@@ -148,12 +154,34 @@ class _Reading:
                 self._open = [begun, *others]
                 del self._open[MAX_OPEN:]
                 continue
+            if _ON_A_LINE in piece:
+                self._on_a_line(piece, number, above)
+                continue
             lowered = piece.lower()
             if any(mark in lowered for mark in STRAGGLER_MARKS):
                 self._straggler(piece, number)
             elif any(mark in lowered for mark in RERUN_MARKS):
                 line = parse(piece, number)
                 self.reruns.take(line, piece, _writer(line))
+
+    def _on_a_line(self, raw: str, number: int, above: Sequence[str]) -> None:
+        """Timers as one rank reads them: of Megatron until 2022, which does not say whose, and of DeepSpeed, which does."""
+        if (found := _LISTED.search(raw)) is None:
+            return
+        line = parse(raw[: found.start()] + " INFO .", number)
+        rank = int(found["rank"]) if found["rank"] else line.rank
+        fixed = {
+            "record": f"L{number}",
+            "source": "deepspeed_timers" if found["rank"] else "megatron_timers",
+            "rank": rank,
+            "host": line.host,
+            "step": None if found["rank"] else _step(above),
+            "logged_at": line.at,
+            "logged_at_local": line.local,
+        }
+        self.stats += [
+            {**fixed, "name": timer["name"], "value_s": float(timer["value"]) / 1000} for timer in _TIMER.finditer(found["list"])
+        ]
 
     def _straggler(self, raw: str, number: int) -> None:
         rows = list(straggler(raw))

@@ -66,6 +66,23 @@ def test_a_block_of_timers_goes_on_behind_lines_of_others_and_over_the_bounds_of
     assert [(row["rank"], row["value_s"]) for row in rows] == [(rank, pytest.approx((rank + 0.5) / 1000)) for rank in range(300)]
 
 
+def test_timers_of_one_rank_on_a_line(tmp_path: Path) -> None:
+    old = " iteration       20/ 100 | elapsed time per iteration (ms): 140.6 | lm loss: 1.0 |\ntime (ms) | forward-compute: 58.16 | optimizer: 5.25\n"
+    rows = stats(tmp_path, old)
+    assert [(row["record"], row["name"], row["rank"], row["value_s"], row["step"]) for row in rows] == [
+        ("L2", "forward-compute", None, pytest.approx(0.05816), 20),
+        ("L2", "optimizer", None, 0.00525, 20),
+    ]
+    rows = stats(
+        tmp_path,
+        "host-7: [2023-06-21 07:39:09,443] [INFO] [logging.py:96:log_dist] [Rank 0] rank=0 time (ms) | forward: 27.41 | step: 72.82",
+    )
+    assert [(row["name"], row["rank"], row["host"], row["logged_at_local"], row["source"]) for row in rows] == [
+        ("forward", 0, "host-7", "2023-06-21T07:39:09.443", "deepspeed_timers"),
+        ("step", 0, "host-7", "2023-06-21T07:39:09.443", "deepspeed_timers"),
+    ]
+
+
 def test_what_only_looks_like_a_timer_is_none(tmp_path: Path) -> None:
     for text in (
         "    forward-backward ....: (0.10, 3453.08)\n     rank  3: 5722.40",  # no header
