@@ -30,6 +30,7 @@ __all__ = ["EMITS", "claims", "read"]
 EMITS = ("steps", "spans", "progress", "trainer_events")
 
 IS_ALONE: Final = True
+BATCH_ROWS: Final = 50_000
 MAX_OPEN: Final = 100_000  # pairs whose end is awaited
 MAX_JSON: Final = 1 << 20
 _TYPES: Final = ("BEGIN", "END", "INSTANT")
@@ -85,10 +86,22 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
             row["step_s" if event["name"] == "step" else "span_s"] = took if took is not None and took >= 0 else None
         elif event["type"] == "END":
             yield Skip(event["record"], f"the end of {event['name']!r} without its beginning in this file")
+        if sum(map(len, rows.values())) >= BATCH_ROWS + len(waiting):
+            yield from _finished(rows, waiting)
     if not num_read:
         raise EvidenceError(source.path, None, "no event of DLRover in it")
     for name, found in rows.items():
         yield TABLES[name], TABLES[name].rows(found)
+
+
+def _finished(
+    rows: dict[str, list[dict[str, Any]]], waiting: dict[tuple[str, str], tuple[dict[str, Any], datetime | None]]
+) -> Iterator[tuple[Table, pl.DataFrame]]:
+    """The rows that nothing is to be added to any more; those whose end is awaited stay."""
+    held = {id(row) for row, _ in waiting.values()}
+    for name, found in rows.items():
+        yield TABLES[name], TABLES[name].rows([row for row in found if id(row) not in held])
+        rows[name] = [row for row in found if id(row) in held]
 
 
 def _events(source: Source) -> Iterator[dict[str, Any] | Skip]:

@@ -117,6 +117,17 @@ def test_dlrover_takes_the_rank_of_a_name_only_when_its_process_is_the_one(tmp_p
     assert picked(tables["trainer_events"], "event", "rank") == [("process_restart", None)]
 
 
+def test_dlrover_gives_rows_out_while_it_reads_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["[2026-01-05T10:00:00] [1] [t0] [Trainer] [#train] [BEGIN] {}"]
+    for step in range(40):
+        lines.append(f'[2026-01-05T10:00:{step:02d}] [1] [s{step}] [Trainer] [#step] [BEGIN] {{"global_step": {step}}}')
+        lines.append(f'[2026-01-05T10:00:{step + 1:02d}] [1] [s{step}] [Trainer] [#step] [END] {{"global_step": {step + 1}}}')
+    monkeypatch.setattr(dlrover_events, "BATCH_ROWS", 10)
+    tables, _ = read(tmp_path, dlrover_events, "\n".join(lines).encode())
+    assert picked(tables["steps"], "step", "step_s") == [(step, 1.0) for step in range(40)]
+    assert picked(tables["spans"], "span", "span_s") == [("train", None)]
+
+
 def test_goodput_is_read_in_the_order_of_time_and_not_across_launches(tmp_path: Path) -> None:
     tables, skips = read(tmp_path, goodput_entries, "event_goodput.json")
     assert picked(tables["steps"], "record", "rank", "step", "step_s") == [
