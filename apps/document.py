@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rca.sources import Inventory
     from rca.types import Finding, Outcome
 
-__all__ = ["analysis_document", "diagnosis_document", "inspect_document", "site_document", "skipped", "to_json"]
+__all__ = ["analysis_document", "collectors_of", "diagnosis_document", "inspect_document", "site_document", "skipped", "to_json"]
 
 COVERED = ("dumps", "stacks", "steps", "log_events")
 _NO_SPAN = {"first_at": None, "last_at": None, "first_at_local": None, "last_at_local": None}
@@ -211,6 +211,11 @@ def inspect_document(case: Case, inventory: Inventory, tables: Sequence[str]) ->
     return {**document, "open": open_questions(case)}
 
 
+def collectors_of(case: Case) -> list[str]:
+    """The collectors that read a file of the case, by name."""
+    return sorted(case.table("readings").select("collector").drop_nulls().unique().collect()["collector"].to_list())
+
+
 def open_questions(case: Case) -> list[dict[str, Any]]:
     """The questions that could not be asked of this evidence: what each asks, the tables that lack rows, and which collectors fill them."""
     from rca import plugins
@@ -233,7 +238,7 @@ def open_questions(case: Case) -> list[dict[str, Any]]:
                 "why": r["why"],
                 "lacks": empty,
                 "filled_by": by,
-                "was_read": sorted(has_rows & {*by}),
+                "was_read": sorted({*has_rows} & {*by}),
             }
         )
     return found

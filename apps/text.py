@@ -52,12 +52,16 @@ def write(lines: Iterable[str]) -> None:
     out.flush()
 
 
-def blind_lines(path: str, num_files: int) -> list[str]:
-    """What is said where nothing could be read: no verdict, which would sound as if somebody had looked."""
-    return [
-        f"No readable evidence in {path}: nothing in its {num_files:,} files tells what a rank did.",
-        "It reads recorder dumps, stack dumps, step timings, trainer and kernel logs, rank maps; `rca inspect` says what each file looks like.",
-    ]
+def blind_lines(path: str, num_files: int, kinds: Sequence[str]) -> list[str]:
+    """What is said where nothing tells of a rank: no verdict, which would sound as if somebody had looked. `kinds`: the collectors that read something."""
+    if kinds:
+        first = f"No evidence of ranks in {path}: {', '.join(kinds)} read something, but nothing in its {num_files:,} files tells what a rank did."
+    else:
+        first = f"No readable evidence in {path}: nothing in its {num_files:,} files tells what a rank did."
+    bring = (
+        "recorder dumps, stack dumps, logs and step timings of the ranks; kernel logs, and what schedulers, NCCL and health services say"
+    )
+    return [first, f"To bring: {bring}. `rca inspect` says what each file is, and what is missing for which question."]
 
 
 def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code: 0 a verdict, 1 unknown, 3 nothing readable, 4 an analysis failed."""
-    from apps.document import diagnosis_document, skipped, to_json
+    from apps.document import collectors_of, diagnosis_document, skipped, to_json
     from apps.session import open_session
     from apps.text import blind_lines, diagnosis_lines, write
 
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             judgement = session.judgement(case)
             skips = skipped(case, session.inventory)
+            kinds = collectors_of(case)
             timing = {"build_s": session.build_s, "diagnose_s": session.diagnose_s}
         finally:
             case.close()
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             write([to_json(diagnosis_document(judgement, skips, timing))])
         elif exit_code(judgement) == 3:
             count = len(session.inventory.sources) + len(session.inventory.unreadable)
-            write(blind_lines(args.path, count))
+            write(blind_lines(args.path, count, kinds))
         elif early is None or _answer(early) != _answer(judgement):
             write([*(["Corrected by the full read:"] if early else []), *diagnosis_lines(judgement, skips)])
         else:
