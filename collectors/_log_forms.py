@@ -36,6 +36,7 @@ _BEGINS: Final = (  # what lines begin with that need no name before them: after
     r"(?=[ \t]{0,3}(?:\[?\d{4}[-/]\d\d|\d\d/\d\d(?:/\d{4})? \d\d:|submitit |\[(?:rank ?\d|[DIWEF]\d|[DIWEF] |default\d|titan|NeMo)|"
     + rf"\[?(?:{_LEVEL})\b"
     r"|[DIWEF]\d{4} |Traceback \(most|During handling|The above exception|File \"|srun: |slurmstepd|terminate called|NCCL (?:WARN|INFO)"
+    r"|iteration {1,12}\d{1,15}/"
     r"|(?:[a-z_]\w{0,60}\.){0,6}[A-Z]\w{0,80}(?:Error|Exception)\b|[A-Za-z][\w.-]{0,62}:\d{1,9}:\d{1,9} \[|\[[A-Za-z][\w.-]{0,62}:\d{5,7}\] )"
     r"|[ \t]{3,40}\S)"
 )

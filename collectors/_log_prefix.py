@@ -20,6 +20,7 @@ __all__ = ["Line", "local_stamp", "parse", "pieces", "plain_host"]
 MAX_PREFIXES = 12
 _GRAVEST_FIRST: Final = ("error", "warning", "info", "debug")
 MAX_WRITERS = 4  # on one line that are told apart
+MAX_BARS = 64  # on one line that lost its carriage returns
 NEAR = 2  # forms that may stand before one that belongs to the beginning of a line
 _ESCAPES: Final = ("\x1b", "^[[", "#033[", "\\x1b[", "\\u001b[", "[0m")  # ESC itself, and as pagers, syslog and JSON write it, or lost
 _COLOUR: Final = re.compile(
@@ -73,9 +74,11 @@ def pieces(raw: str) -> Iterator[str]:
         raw = _COLOUR.sub("", raw)
     for part in raw.split("\r") if "\r" in raw else (raw,):
         rest = part
-        if "<" in part and (bar := _BAR.search(part)) and part[bar.end() :].strip():
-            yield part[: bar.end()]
-            rest = part[bar.end() :]
+        for _ in range(MAX_BARS if "<" in part else 0):
+            if not (bar := _BAR.search(rest)) or not rest[bar.end() :].strip():
+                break
+            yield rest[: bar.end()]
+            rest = rest[bar.end() :]
         for _ in range(MAX_WRITERS if any(mark in rest for mark in _GLUE) else 0):
             if not (place := _glued_at(rest)):
                 break

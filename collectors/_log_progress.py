@@ -61,8 +61,8 @@ _BAR: Final = re.compile(  # NeMo's has no pace
     r"\[[^\]<]{1,20}<[^,\]]{1,20}(?:, {0,4}[\d.?]+ ?(?:s/it|it/s|s/ba|ba/s)|, {0,4}(?=[A-Za-z_]))"
 )
 _ROUNDED: Final = re.compile(r"(?i)global_step=(?P<step>\d(?:\.\d{1,9})?e\+?\d{1,2})(?![\w.])")  # as Lightning's bar prints large numbers
-_OF_EPOCH: Final = re.compile(  # a batch without a name, beside its epoch: torchvision, mmcv, fairseq, Keras
-    r"(?i)^\W{0,3}(?:train\w{0,10}\W{1,3})?epoch\W{0,5}\d{1,6}(?:/\d{1,6})?\W{1,9}(?P<step>\d{1,15}) ?/ ?\d{1,15}\b"
+_OF_EPOCH: Final = re.compile(  # a batch without a name, beside its epoch: torchvision, mmcv, fairseq, Keras, Lightning with Rich
+    r"(?i)^\W{0,3}(?:train\w{0,10}\W{1,3})?epoch\W{0,5}\d{1,6}(?:/\d{1,6})?\W{1,120}(?P<step>\d{1,15}) ?/ ?\d{1,15}\b"
     r"|^(?P<keras>\d{1,15})/\d{1,15} (?:\[[=>. ]{3,80}\]|\u2501[\u2501 ]{2,80})"
 )
 _VALIDATES: Final = re.compile(

@@ -83,6 +83,9 @@ LINES: tuple[tuple[str, dict[str, Any] | None, float | None], ...] = (
     ("{'loss': 2.0, 'grad_norm': 1.1, 'epoch': 0.0, 'global_step/max_steps': '5/1000', 'elapsed_time': '12s'}", {"step": 5, "loss": 2.0}, None),
     ("{'loss': 1.5, 'epoch': 0.5, 'num_input_tokens_seen': 4096}", {"loss": 1.5, "tokens_total": 4096}, None),
     ("Epoch 0:  10%|#   | 10/100 [00:10<01:30,  1.01it/s, v_num=1, train_loss_step=2.3, train_loss_epoch=2.5]", {"step": 10, "loss": 2.3}, None),
+    ("Epoch 0/9  \u2501\u2501\u2501\u2501\u2501\u2501\u2501\u2501\u2501\u2501 10/100 0:00:10 \u2022 0:01:30 1.01it/s v_num: 1.000 train_loss: 2.30",
+     {"step": 10, "loss": 2.3}, None),
+    ("host-a:  " + MEGATRON.format(at="5/ 10", samples="40", ms="356.2", loss="1.0"), {"step": 5, "rank": None}, 0.3562),
     ("Validation DataLoader 0:  50%|##  | 3/6 [00:01<00:01,  2.5it/s, val_loss=2.5]", None, None),
     ("{'eval_loss': 0.48, 'eval_runtime': 1.2, 'epoch': 1.0}", None, None),
     ("{'train_runtime': 288.25, 'train_steps_per_second': 0.4, 'train_loss': 0.5031, 'epoch': 2.0}", None, None),
@@ -147,8 +150,9 @@ def test_blocks_of_composer_are_steps_however_many_there_are(tmp_path: Path) -> 
     assert tables["progress"] == []  # of which step?
 
 
-def test_several_bars_of_one_physical_line_and_an_error_behind_the_last(tmp_path: Path) -> None:
-    bars = "\r".join(bar(f"{at}/100", f"{at}.000", pace=" 1.5it/s, ", more=f", train_step_timing in s=0.{at}") for at in (1, 2, 3))
+@pytest.mark.parametrize("glue", ["\r", "\x1b[A", ""])
+def test_several_bars_of_one_physical_line_and_an_error_behind_the_last(glue: str, tmp_path: Path) -> None:
+    bars = glue.join(bar(f"{at}/100", f"{at}.000", pace=" 1.5it/s, ", more=f", train_step_timing in s=0.{at}") for at in (1, 2, 3))
     watchdog = (
         "[E ProcessGroupNCCL.cpp:458] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=96120, OpType=ALLREDUCE, "
         "Timeout(ms)=1800000) ran for 1800887 milliseconds before timing out."
