@@ -53,7 +53,7 @@ def write(lines: Iterable[str]) -> None:
 
 
 def blind_lines(path: str, num_files: int, kinds: Sequence[str]) -> list[str]:
-    """What is said where nothing tells of a rank: no verdict, which would sound as if somebody had looked. `kinds`: collectors that read something."""
+    """What is said where nothing tells of a rank: no verdict, as if somebody had looked. `kinds`: collectors that read something."""
     if kinds:
         first = f"No evidence of ranks in {path}: {', '.join(kinds)} read something, but nothing in its {num_files:,} files tells what a rank did."
     else:
