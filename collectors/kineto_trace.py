@@ -94,7 +94,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         rows |= {"compute_s": _within(steps, seen.compute), "comm_s": _within(steps, seen.comm), "data_s": _within(steps, seen.data)}
         yield TABLES["steps"], TABLES["steps"].frame(rows, height=steps.height)
     if seen.ops:
-        schema = {
+        of_ops: dict[str, Any] = {
             "event": pl.Int64,
             "op": pl.String,
             "kind": pl.String,
