@@ -81,7 +81,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "collectors/_capture/*": (("rca.errors", "collectors._capture.*"), ("pynvml",)),
     "collectors/*": (
         ("rca.types", "rca.tables", "rca.errors", "rca.catalogues", "rca.line_adapters", "rca.memory", "rca.host_names", "collectors._*"),
-        ("polars", "duckdb", "yaml", "icalendar", "tensorboard"),
+        ("polars", "duckdb", "yaml", "icalendar", "tensorboard", "google"),
     ),
     "apps/charts.py": (("rca", "rca.*", "apps.*"), ("polars", "plotly")),
     "apps/explorer.py": (("rca", "rca.*", "apps.*"), ("polars", "streamlit")),

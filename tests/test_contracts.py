@@ -136,6 +136,11 @@ def num_places(data: bytes, key: str | None) -> int:
         import io
 
         return pl.read_parquet(io.BytesIO(data)).height
+    if b"brain.Event:" in data[:64]:
+        at = count = 0
+        while at < len(data):  # length, checksum, record, checksum
+            at, count = at + 16 + int.from_bytes(data[at : at + 8], "little"), count + 1
+        return count
     whole = document(data)
     if whole is None:
         return data.count(b"\n") + 1
