@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("node_events", "node_states")
+IS_ALONE = True
 
 MAX_ROWS: Final = 200_000
 _KIND: Final = re.compile(rb'"kind"\s{0,8}:\s{0,8}"(?:Event|EventList|Node|NodeList|Pod|PodList)"')

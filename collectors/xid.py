@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("kernel_events", "host_logs", "clock_anchors")
+IS_GENERIC = True
 
 SNIFF_LINES: Final = 40  # of the head, evenly spread
 MOST: Final = 0.5  # of the lines: more than that makes a log one of that kind

@@ -191,7 +191,9 @@ def claimants(source: Source, known: dict[str, Collector]) -> tuple[list[str], s
         asked = [name for name in known if not is_pickle or getattr(known[name], "READS_PICKLES", False)]
         names = [name for name in asked if known[name].claims(source.path, head)]
         names = [name for name in names if hasattr(known[name], "SCHEMA")] or names  # a record of ours may quote any log
-        return [name for name in names if getattr(known[name], "IS_ALONE", False)] or names, None
+        if any(getattr(known[name], "IS_ALONE", False) for name in names):  # a table of nodes or a metric's label may quote any log
+            names = [name for name in names if not getattr(known[name], "IS_GENERIC", False)]
+        return names, None
     except Exception as error:  # noqa: BLE001 - runner site: a collector that trips over a head must not end the run
         return [], f"cannot be recognised: {type(error).__name__}: {error}"
 
