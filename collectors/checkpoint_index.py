@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "OF_ITS_FOLDER", "claims", "read"]
 
 EMITS = ("checkpoints", "checkpoint_files")
+IS_ALONE = True
 OF_ITS_FOLDER = True  # Megatron's metadata.json is the same in every checkpoint
 
 MAX_BYTES: Final = 256 << 20  # an index has 100 bytes a tensor
