@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "OF_ITS_FOLDER", "SCHEMA", "claims", "read"]
 
 EMITS = ("checkpoints", "checkpoint_files")
+IS_ALONE = True
 SCHEMA = "rca.checkpoint/1"
 OF_ITS_FOLDER = True  # equal bytes in another folder describe another checkpoint
 
