@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "OF_ITS_FOLDER", "claims", "read"]
 
 EMITS = ("checkpoints", "checkpoint_files")
+IS_ALONE = True
 READS_PICKLES = True
 OF_ITS_FOLDER = True  # equal bytes in another folder describe another checkpoint
 
