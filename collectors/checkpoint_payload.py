@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "OF_ITS_FOLDER", "READS_ENDS", "claims", "read"]
 
 EMITS = ("checkpoint_files", "checkpoints")
+IS_ALONE = True
 READS_PICKLES = True
 OF_ITS_FOLDER = True  # equal bytes in another folder are a shard of another checkpoint
 READS_ENDS = True  # what lies between is not looked at: `rca.reading` need not hash it either
