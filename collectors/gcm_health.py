@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("node_events",)
+IS_ALONE = True
 
 MAX_ROWS: Final = 500_000
 MESSAGE_CHARS: Final = 2000
