@@ -33,6 +33,7 @@ from rca.types import Skip, Source
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("planned_windows",)
+IS_ALONE = True
 
 BATCH_ROWS: Final = 2_000
 _WHOSE: Final = r"(?:window_?|maintenance_?|exclusion_?|planned_?)?"
