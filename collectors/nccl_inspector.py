@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("nccl_calls",)
+IS_ALONE = True
 
 BATCH_ROWS: Final = 50_000
 _PER_S: Final = 1_000_000  # the format counts microseconds
