@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("progress", "trainer_events")
+IS_ALONE = True
 
 BATCH_ROWS: Final = 50_000
 MAX_NAMES: Final = 2_000
