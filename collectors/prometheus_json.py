@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("gpu_samples", "rank_states")
+IS_ALONE = True
 
 BATCH_ROWS: Final = 20_000
 MAX_NAMED: Final = 5
