@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("gpu_samples", "rank_states")
+IS_ALONE = True
 
 BATCH_ROWS: Final = 20_000
 MAX_LINE: Final = 20_000  # characters: labels of an exporter are far shorter
