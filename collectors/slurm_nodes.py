@@ -29,6 +29,7 @@ from rca.types import Skip, Source
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("node_states",)
+IS_ALONE = True
 
 SNIFF_LINES: Final = 40
 BATCH_ROWS: Final = 5_000
