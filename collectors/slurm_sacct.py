@@ -26,6 +26,7 @@ from rca.types import Skip, Source
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("job_records",)
+IS_ALONE = True
 
 SNIFF_LINES: Final = 40
 BATCH_ROWS: Final = 5_000
