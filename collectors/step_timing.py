@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("steps", "rank_progress")
+IS_GENERIC = True
 
 SNIFF_LINES = 8
 MAX_LINE_BYTES = LINE_BYTES  # a batch of 100,000 sample ids fits
