@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("log_events", "scheduler_events", "progress", "steps", "ranks")
+IS_GENERIC = True
 
 BATCH_ROWS = 50_000  # rows of `progress` held before they are given out
 SNIFF_LINES = 4000
