@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["EMITS", "claims", "read"]
 
 EMITS = ("configs", "host_addresses")
+IS_GENERIC = True
 
 MAX_LINE: Final = 8192  # characters of a line that are looked at
 MAX_ROWS: Final = 100_000
