@@ -87,14 +87,16 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
             yield block
             continue
         lines, first = block.lines, block.first
-        while head is None and lines:
-            if lines[0].strip() and not lines[0].startswith(b"#"):
-                head = _headings(lines[0])
-                if head is None:
-                    raise EvidenceError(source.path, f"L{first}", "no headings with a step and a time or metric")
-                sums = Sums(head[1]) if isinstance(head[1], OpLayout) else None
-            lines, first = lines[1:], first + 1
-        if head is None or not lines:
+        if head is None:
+            at = next((n for n, line in enumerate(lines) if line.strip() and not line.startswith(b"#")), None)
+            if at is None:
+                continue
+            head = _headings(lines[at])
+            if head is None:
+                raise EvidenceError(source.path, f"L{first + at}", "no headings with a step and a time or metric")
+            sums = Sums(head[1]) if isinstance(head[1], OpLayout) else None
+            lines, first = lines[at + 1 :], first + at + 1
+        if not lines:
             continue
         for item in _rows(lines, first, *head, sums, source.rank_said):
             if not isinstance(item, Skip):
