@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 import polars as pl
 
+from rca.other_runs import foreign_reports
 from rca.timing_sets import foreign_timings
 from rca.types import Tables
 
@@ -56,9 +57,12 @@ class _Job:
 
 def foreign_evidence(case: Tables, stale: Collection[str]) -> dict[str, str]:
     """evidence_id -> why it is left out, of logs, step timings and what lies among them; `stale` dumps are of an earlier launch."""
-    timings = foreign_timings(case, {*stale, *foreign_logs(case, stale)})
-    logs = foreign_logs(case, {*stale, *timings})  # again: other timings told another time of the job
-    return _kernels(case, logs, {*stale, *timings}) | _among(case, logs, timings, stale) | logs | timings
+    logs = foreign_logs(case, stale)
+    reports = foreign_reports(case, _of_its_processes(case, stale) - logs.keys(), {*stale, *logs})
+    timings = foreign_timings(case, {*stale, *logs, *reports})
+    before = {*stale, *reports, *timings}
+    logs = foreign_logs(case, before)  # again: other timings told another time of the job
+    return reports | _kernels(case, logs, before) | _among(case, logs, timings, before) | logs | timings
 
 
 def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]:
@@ -79,6 +83,14 @@ def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]
     rest = {id_: file for id_, file in sorted(files.items()) if id_ not in foreign}
     foreign |= _older_sets(rest, job)
     return foreign | _outside({id_: file for id_, file in rest.items() if id_ not in foreign}, job)
+
+
+def _of_its_processes(case: Tables, left_out: Collection[str]) -> set[str]:
+    """Logs that name processes of the job, or ranks on the hosts that they are on and no other process."""
+    files = _files(case)
+    job = _job(case, frozenset(files), sorted(left_out))
+    whys = {id_: (_by_pid(file, job), _by_host(file, job)) for id_, file in files.items()}
+    return {id_ for id_, (by_pid, by_host) in whys.items() if by_pid is None or (by_pid == "" and by_host is None)}
 
 
 def _files(case: Tables) -> dict[str, _File]:

@@ -15,7 +15,7 @@ import polars as pl
 
 from rca.types import Tables
 
-__all__ = ["foreign_timings"]
+__all__ = ["FIRM", "LOST_STEPS", "KnownJob", "Span", "TimedFile", "foreign_timings", "known_timings", "wide"]
 
 TIMINGS = ("steps", "rank_progress")
 LOST_STEPS = (
@@ -29,7 +29,7 @@ Span = tuple[datetime, datetime]
 
 
 @dataclass
-class _File:
+class TimedFile:
     """What one file of timings says of the job."""
 
     folder: str = ""
@@ -41,11 +41,11 @@ class _File:
 
     @property
     def span(self) -> Span | None:
-        return _wide(self.spans.values())
+        return wide(self.spans.values())
 
 
 @dataclass(frozen=True)
-class _Job:
+class KnownJob:
     """What everything but the timings says of the job."""
 
     world_size: int | None
@@ -74,14 +74,21 @@ def foreign_timings(case: Tables, foreign: Collection[str]) -> dict[str, str]:
     return found | _contradicting(case, rest, {id_: told[id_][0] for id_ in rest})
 
 
-def _files(case: Tables, foreign: Collection[str]) -> dict[str, _File]:
+def known_timings(case: Tables, foreign: Collection[str]) -> tuple[KnownJob, dict[str, TimedFile], dict[str, int]]:
+    """What everything but the timings says of the job, what each file of timings says, and how firmly its time ties it to the job (0 = not)."""
+    files = _files(case, foreign)
+    job = _job(case, frozenset(foreign) | files.keys())
+    return job, files, {id_: _in_time(file, job)[0] for id_, file in files.items()}
+
+
+def _files(case: Tables, foreign: Collection[str]) -> dict[str, TimedFile]:
     logs = {
         id_
         for table in ("log_events", "progress")
         for id_ in case.table(table).select(pl.col("evidence_id").unique()).collect()["evidence_id"]
     }
     paths = dict(case.table("readings").select("evidence_id", "path").unique("evidence_id", keep="first").collect().iter_rows())
-    files: dict[str, _File] = defaultdict(_File)
+    files: dict[str, TimedFile] = defaultdict(TimedFile)
     end = pl.col("started_at") + pl.duration(microseconds=(pl.col("step_s").fill_null(0.0) * 1e6).round().cast(pl.Int64))
     for table in TIMINGS:
         rows = (
@@ -109,7 +116,7 @@ def _files(case: Tables, foreign: Collection[str]) -> dict[str, _File]:
     return {id_: file for id_, file in sorted(files.items()) if id_ not in foreign and id_ not in logs}
 
 
-def _job(case: Tables, left_out: frozenset[str]) -> _Job:
+def _job(case: Tables, left_out: frozenset[str]) -> KnownJob:
     def rows(table: str) -> pl.LazyFrame:
         return case.table(table).filter(~pl.col("evidence_id").is_in(sorted(left_out)))
 
@@ -125,10 +132,10 @@ def _job(case: Tables, left_out: frozenset[str]) -> _Job:
         .agg(pl.col("first_at").min(), pl.col("last_at").max())
     )
     logged = [_span(rows(table), moment) for table, moment in (("log_events", "logged_at"), ("progress", "ended_at"))]
-    return _Job(
+    return KnownJob(
         _world_size(rows("groups"), rows("ranks")), {rank: next(iter(names)) for rank, names in hosts.items() if len(names) == 1},
         {rank: (first, last) for rank, first, last in calls.collect().iter_rows()}, _last_look(rows("dump_index"), rows("stacks")),
-        _wide(span for span in logged if span is not None),
+        wide(span for span in logged if span is not None),
     )  # fmt: skip
 
 
@@ -158,18 +165,19 @@ def _span(rows: pl.LazyFrame, moment: str) -> Span | None:
     return (low, high) if low is not None else None
 
 
-def _wide(spans: Collection[Span] | Iterator[Span]) -> Span | None:
+def wide(spans: Collection[Span] | Iterator[Span]) -> Span | None:
+    """The time from the first beginning to the last end; None of none."""
     listed = list(spans)
     return (min(first for first, _ in listed), max(last for _, last in listed)) if listed else None
 
 
-def _other_ranks(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
+def _other_ranks(files: Mapping[str, TimedFile], job: KnownJob) -> dict[str, str]:
     size = job.world_size
     beyond = {id_: max(file.steps) for id_, file in files.items() if size is not None and file.steps and max(file.steps) >= size}
     return {id_: f"another job: it has a rank {rank}, and the job {size} ranks" for id_, rank in beyond.items()}
 
 
-def _other_hosts(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
+def _other_hosts(files: Mapping[str, TimedFile], job: KnownJob) -> dict[str, str]:
     """Files that put most of their ranks on other hosts; not where no file agrees, as then hosts only bear other names there (pods)."""
     told = {id_: [(rank, host) for rank, host in sorted(file.hosts) if rank in job.hosts] for id_, file in files.items()}
     wrong = {id_: [(rank, host) for rank, host in pairs if job.hosts[rank] != host] for id_, pairs in told.items()}
@@ -183,7 +191,7 @@ def _other_hosts(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
     }
 
 
-def _in_time(file: _File, job: _Job) -> tuple[int, str]:
+def _in_time(file: TimedFile, job: KnownJob) -> tuple[int, str]:
     """How firmly the time of a file ties it to the job (0 = not at all), and why it cannot be of it ("" = it can)."""
     span = file.span
     if span is None:
@@ -193,7 +201,7 @@ def _in_time(file: _File, job: _Job) -> tuple[int, str]:
         return FIRM, ""  # it was running when it was looked at
     slack = timedelta(seconds=LOST_STEPS * file.step_s)
     both = [(own, job.calls[rank], timedelta()) for rank, own in sorted(file.spans.items()) if rank in job.calls]
-    calls, own_clock = _wide(job.calls.values()), bool(both)
+    calls, own_clock = wide(job.calls.values()), bool(both)
     if not both and calls is not None:
         both = [(span, calls, OTHER_CLOCK)]
     if both:
@@ -214,7 +222,7 @@ def _outside(span: Span, window: Span, margin: timedelta) -> str:
     return f"it ends {span[1]:%Y-%m-%d %H:%M:%S} UTC, before" if span[1] < window[0] - margin else ""
 
 
-def _goes_on(id_: str, files: Mapping[str, _File], told: Mapping[str, tuple[int, str]]) -> bool:
+def _goes_on(id_: str, files: Mapping[str, TimedFile], told: Mapping[str, tuple[int, str]]) -> bool:
     """Whether it is the next part of a file that is of the job: a job may run on after its dump."""
     own = files[id_]
     return any(
@@ -226,7 +234,7 @@ def _goes_on(id_: str, files: Mapping[str, _File], told: Mapping[str, tuple[int,
     )
 
 
-def _beside(files: Mapping[str, _File], found: Mapping[str, str], ties: Mapping[str, int]) -> dict[str, str]:
+def _beside(files: Mapping[str, TimedFile], found: Mapping[str, str], ties: Mapping[str, int]) -> dict[str, str]:
     """Files that nothing ties firmly to the job, in a folder of which most of what can be told is foreign, and nothing firmly the job's."""
     folders: dict[str, list[str]] = defaultdict(list)
     for id_, file in files.items():
@@ -240,7 +248,7 @@ def _beside(files: Mapping[str, _File], found: Mapping[str, str], ties: Mapping[
     return beside
 
 
-def _contradicting(case: Tables, files: Mapping[str, _File], ties: Mapping[str, int]) -> dict[str, str]:
+def _contradicting(case: Tables, files: Mapping[str, TimedFile], ties: Mapping[str, int]) -> dict[str, str]:
     """Of files or folders that give other values for one step of a rank all but the one that is the job's; all, where that cannot be told."""
     found: dict[str, str] = {}
     sets: dict[tuple[str, ...], str] = {}
@@ -268,14 +276,14 @@ def _contradicting(case: Tables, files: Mapping[str, _File], ties: Mapping[str, 
     return found
 
 
-def _set(id_: str, files: Mapping[str, _File], *, alone: bool) -> str:
+def _set(id_: str, files: Mapping[str, TimedFile], *, alone: bool) -> str:
     """Name of the set that a file is of: itself, or its folder."""
     return f"{files[id_].folder}/{'' if not alone else files[id_].name or id_}"
 
 
-def _later(one: Collection[_File], two: Collection[_File]) -> int | None:
+def _later(one: Collection[TimedFile], two: Collection[TimedFile]) -> int | None:
     """0 or 1: the set that begins after the other ended, at a step that the other had reached: a job resumed. None when neither does."""
-    spans = [_wide(span for file in files if (span := file.span) is not None) for files in (one, two)]
+    spans = [wide(span for file in files if (span := file.span) is not None) for files in (one, two)]
     firsts = [min(low for file in files for low, _ in file.steps.values()) for files in (one, two)]
     for late, early in ((0, 1), (1, 0)):
         begun, ended = spans[late], spans[early]
@@ -284,7 +292,7 @@ def _later(one: Collection[_File], two: Collection[_File]) -> int | None:
     return None
 
 
-def _clashes(case: Tables, files: Mapping[str, _File]) -> list[tuple[str, str, int]]:
+def _clashes(case: Tables, files: Mapping[str, TimedFile]) -> list[tuple[str, str, int]]:
     """Pairs of files with other values for the same step of a rank, and that rank; each pair once."""
     told: set[tuple[str, str, int]] = set()
     for table, exact, near in (
