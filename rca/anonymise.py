@@ -14,34 +14,22 @@ from typing import Final
 
 import polars as pl
 
-from rca.anonymous_names import COLUMNS, HASHES, KEPT_TEXTS, KINDS, NAME_TABLES, SHAPES, USER_PHRASES, Names, is_plain_word, short
+from rca.anonymous_names import COLUMNS, HASHES, KEPT_TEXTS, KINDS, NAME_TABLES, SHAPES, USER_PHRASES, Names, is_plain_word, joined, short
+from rca.anonymous_words import FREE, Words
 from rca.tables import TABLES
 
 __all__ = ["Renaming", "gather"]
 
 Chunks = Callable[[str], Iterable[pl.DataFrame]]
-PATHS: Final = frozenset({"path", "copy_of", "checkpoint", "file"})
+PATHS: Final = frozenset({"path", "copy_of", "checkpoint", "file", "saved_to", "sample_ids", "data_shard"})
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 _PIECE: Final = re.compile(r"[A-Za-z0-9]+|[_.\-]+")
 _PLAIN_RECORD: Final = re.compile(r"[A-Z]\d+(?:[/.][A-Z]?\d+)*")
-_PART: Final = re.compile(r"[A-Za-z]+|\d+|[^A-Za-z0-9]+")
 _OWN_FOLDERS: Final = re.compile(  # where people keep their things: what the folders are called tells whose they are
     r"/(?:home|[Uu]sers?|scratch|work|workspaces?|mnt|data|lustre|fsx|gpfs|nfs|efs|projects?|proj|storage|shared|root)/(?:[\w.+@%\-]{1,255}/){1,40}"
 )
 _OF_PYTHON: Final = re.compile(r"(?:site|dist)-packages|lib(?:64|32)?|bin|python\d[\d.]*|envs?|v?env|\.venv|torch|megatron|deepspeed|nccl")
 _MAX_PIECES: Final = 15  # of one name: a host's with its domain, and more
-_NEW: Final = re.compile(
-    r"(?<![A-Za-z0-9])(?:neutral-)?(?:host|user|name|serial|mail|cloud|url)-(?:[ab]-)?\d{4,}(?![A-Za-z0-9])|(?<![A-Za-z0-9])w\d+(?![A-Za-z0-9])"
-)
-_PATH_WORDS: Final = """rank ranks round sample iter poll snap nccl fr trace traces dump dumps stack stacks log logs json jsonl
-    txt csv tsv pkl pickle gz zst zstd bz xz tar zip bin out err stderr stdout main trainer worker launcher kernel kern dmesg
-    journal journalctl syslog messages steps step timing timings topology index hosts host node gpu py spy pyspy gdb pystack
-    faulthandler native tb notes note replay replays incident incidents attempt attempts config configs pip freeze env nvidia smi
-    collect xid metrics prom prometheus ras inspector sacct scontrol sinfo squeue slurm k s events event pods nodes checkpoint
-    checkpoints ckpt global model optim states safetensors distcp metadata latest shard yaml yml xml md html parquet duckdb old
-    prev a b c d e r t v x part rotated mp layer pytorch bundle archive history facts address map addresses versions version info
-    list megatron deepspeed torchtitan nemo training train rdzv restart job sys data status state"""
-_IN_PATHS: Final = frozenset(_PATH_WORDS.split())  # words of a path that say what a file is
 
 
 def gather(chunks: Chunks) -> tuple[Names, dict[str, set[str]]]:
@@ -57,7 +45,7 @@ def gather(chunks: Chunks) -> tuple[Names, dict[str, set[str]]]:
             texts.append((table, column, values))
     for _, _, values in texts:
         for text in values.to_list():
-            names.see_domains(text)
+            names.see_relatives(text)
     return names, hashes
 
 
@@ -87,11 +75,12 @@ class Renaming:
             for old, new in self.new[kind].items():
                 if not is_plain_word(old):
                     (self._words if _WORD.fullmatch(old) else self._phrases)[old.lower()] = new
+        self._joined = {joined(old): new for old, new in self.new["host"].items() if len(joined(old)) > 5 and any(map(str.isdigit, old))}
         self._domains = sorted(self.new["domain"], key=len, reverse=True)
         listed = "|".join(re.escape(old) for old in sorted(self._phrases, key=len, reverse=True))
         self._phrase = re.compile(rf"(?<![A-Za-z0-9])(?:{listed})(?![A-Za-z0-9])", re.I) if listed else None
-        self._made: dict[str, str] = {}
-        self._parts: dict[str, str] = {}  # words of paths
+        self._made: dict[tuple[str, bool, bool], str] = {}
+        self._others = Words()  # that are no names
         self._targets = {new for kind in self.new.values() for new in kind.values()}
 
     def key(self) -> dict[str, dict[str, str]]:
@@ -118,12 +107,13 @@ class Renaming:
             if _OF_PYTHON.fullmatch(folder):
                 out += folders[number:]
                 break
-            out.append(self._kept_names(folder))
+            out.append(self._others.of_path(folder))
         return f"/{'/'.join(out)}/"
 
     def _of_user(self, found: re.Match[str]) -> str:
-        old = found[1].rstrip(".-")
-        return found[0][: found.start(1) - found.start()] + self.new["user"].get(old, old) + found[1][len(old) :]
+        start, end = found.span(1 if found[1] else 2)
+        old = found.string[start:end].rstrip(".-")
+        return found.string[found.start() : start] + self.new["user"].get(old, old) + found.string[start + len(old) : found.end()]
 
     def _word(self, word: str) -> str:
         """A word with the names in it replaced: the longest run of its pieces that is a name, from the left."""
@@ -133,7 +123,8 @@ class Renaming:
         out, at = [], 0
         while at < len(pieces):
             for end in range(min(len(pieces), at + _MAX_PIECES), at, -1):
-                new = self._words.get("".join(pieces[at:end]).lower())
+                name = "".join(pieces[at:end]).lower()
+                new = self._words.get(name) or (self._joined.get(joined(name)) if name[0].isalnum() and name[-1].isalnum() else None)
                 if new is not None:
                     out.append(new)
                     at = self._behind_domain(pieces, end)
@@ -152,21 +143,7 @@ class Renaming:
 
     def path(self, text: str) -> str:
         """A path: names as in texts; of what is left only words that say what kind of file it is, and numbers."""
-        return self._kept_names(self.text(text))
-
-    def _kept_names(self, renamed: str) -> str:
-        out, at = [], 0
-        for found in [*_NEW.finditer(renamed), None]:
-            start, end = (found.start(), found.end()) if found else (len(renamed), len(renamed))
-            out += [self._path_part(part[0]) for part in _PART.finditer(renamed[at:start])]
-            out.append(renamed[start:end])
-            at = end
-        return "".join(out)
-
-    def _path_part(self, part: str) -> str:
-        if part.isdigit() or not part.isalpha() or part.lower() in _IN_PATHS:
-            return part if part.isascii() else "_"
-        return self._parts.setdefault(part.lower(), f"w{len(self._parts) + 1}")
+        return self._others.of_path(self.text(text))
 
     def value(self, table: str, column: str, value: str) -> str:
         """One text of a column."""
@@ -183,11 +160,13 @@ class Renaming:
             return value
         if column in PATHS:
             return self.path(value)
-        if value not in self._made:
+        key = (value, f"{table}.{column}" in FREE, column == "labels")
+        if key not in self._made:
             if len(self._made) > 200_000:
                 self._made.clear()
-            self._made[value] = self.text(value)
-        return self._made[value]
+            text = self.text(value)
+            self._made[key] = self._others.of_labels(text) if key[2] else self._others.of_text(text) if key[1] else text
+        return self._made[key]
 
     def frame(self, table: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows of a table under the new names; SHA-256 sums are left out."""

@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from rca.anonymous_words import is_common
+
 __all__ = [
     "COLUMNS",
     "HASHES",
@@ -24,6 +26,7 @@ __all__ = [
     "Names",
     "is_plain_word",
     "is_real",
+    "joined",
     "short",
 ]
 
@@ -40,12 +43,12 @@ _OWN: Final = """op state dtypes sizes format kind activity wait_kind backend du
     signature signal severity unit attribution origin stage table finding_id param_checksum fingerprint expected outcome phase
     logged_at_local counts mapped_by collector checksum_kind parts lacks source"""
 KEPT_TEXTS: Final = frozenset(_OWN.split())  # columns with words of this program, numbers, shapes
-_ADDRESS4: Final = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
+_ADDRESS4: Final = re.compile(r"(?:(?<![A-Za-z0-9.])|(?<=MGC))(?:\d{1,3}\.){3}\d{1,3}(?![A-Za-z0-9]|\.\d)")  # Lustre glues it
 _ADDRESS6: Final = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?:%\w{1,15})?(?![\w:])")
 SHAPES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (  # in this order: the longer form first
     ("url", re.compile(r"(?<![\w])(?:https?|s3a?|gs|az|abfss?|wasbs?|hdfs|ssh|nfs|oci|hf|git)://[^\s\"'<>)\]},;\\]{1,2000}", re.I)),
     ("mail", re.compile(r"(?<![\w.+\-])[\w.+\-]{1,64}@[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,8}(?![\w\-])")),
-    ("uuid", re.compile(r"(?<![\w])(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z])")),
+    ("uuid", re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}([-_])(?:[0-9a-fA-F]{4}\1){3}[0-9a-fA-F]{12}(?![0-9A-Za-z])")),  # also podUUID
     (
         "mac",
         re.compile(r"(?<![\w:.])[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5}(?![\w:])|(?<![\w\-])[0-9a-fA-F]{2}(?:-[0-9a-fA-F]{2}){5}(?![\w\-])"),
@@ -54,25 +57,36 @@ SHAPES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (  # in this order: the
     ("ipv6", _ADDRESS6),
     ("ipv4", _ADDRESS4),
     ("cloud", re.compile(r"(?<![\w\-])i-[0-9a-f]{8,17}(?!\w)|\b(?:arn:aws[\w\-]{0,10}:|ocid1\.)[\w.:/\-]{8,300}")),
-    ("hex32", re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{32}(?![0-9A-Za-z])")),
+    ("hex32", re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{32}(?:[0-9a-f]{8}|[0-9a-f]{32})?(?![0-9A-Za-z])")),
 )
 USER_PHRASES: Final = re.compile(
     r"(?:/(?:home|Users|users|user|scratch|work|workspaces?)/|\b(?:user(?:name)?|uid|owner|author|login|account|USER|LOGNAME|SUDO_USER)"
     r"[=: ]{1,2}[\"']?"
     r"|CANCELLED by |\bcancelled by |(?:for|by) user )([\w][\w.\-]{0,63})"
+    r"|(?<![\w.+@\-])([a-z_][\w.\-]{1,31})@(?!plt\b|GLIBC|o2ib|tcp\d|tty|latest\b)(?=[A-Za-z][\w\-]{2,62}(?![\w.@\-]))"
 )
+_FILE_SYSTEM: Final = re.compile(r"(?<![\w\-])([A-Za-z0-9_]{2,8})-(?:OST|MDT|MGT)[0-9a-f]{4}(?![0-9a-f])")  # of Lustre
+_KIND_OF_POD: Final = re.compile(r"[A-Z][A-Za-z]{2,40}|pod|node|job|deployment|statefulset|replicaset|daemonset")
 _SERIAL: Final = re.compile(r"\b(?:serial(?:[ _]?(?:number|no\.?))?|S/N|SN)[\"']?[=: #]{1,3}[\"']?([A-Z0-9][A-Z0-9\-]{5,40})\b", re.I)
 _HOST_PHRASES: Final = re.compile(
     r"\b(?:host(?:name)?|node(?:name)?|machine|HOSTNAME|SLURMD_NODENAME|server)[=: ]{1,2}[\"']?"
     r"([A-Za-z][A-Za-z0-9\-]{0,62}\d[A-Za-z0-9\-]{0,30})(?![\w])"
     r"|\b(ip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})(?![\w\-])"
     r"|(?:^|\s)([A-Za-z][A-Za-z0-9\-]{2,62}):\d{1,8}:\d{1,8} \["  # NCCL's own prefix: host:process:thread
+    r"|(?<![\w.\-])([A-Za-z][A-Za-z0-9]{0,62}-[A-Za-z0-9\-]{1,62})<\d{1,5}>|(?<![\w.\-])([A-Za-z][A-Za-z0-9]{1,62}\d)<\d{4,5}>"  # its peers
+    r"|\b(?:tcp|udp|env|gloo|zmq|ws|grpc|etcd|nccl|ucx|tls)://([A-Za-z][\w.\-]{1,253})(?=[:/\s'\",)]|$)"
+    r"|\b(?:nfs4?|NFS|lockd|CIFS|ceph|rpc)(?:: |\b.{0,20}? )server ([A-Za-z][\w.\-]{1,253})"
+    r"|\bserver ([A-Za-z][\w.\-]{1,253}) (?:not responding|OK\b|timed out|is not|error)"
+    r"|\\\\([A-Za-z][\w.\-]{1,253})\\"  # a share of Windows
+    r"|(?<![\w.+@\-])[a-z_][\w.\-]{1,31}@(?!plt\b|GLIBC|o2ib|tcp\d|tty|latest\b)([A-Za-z][\w\-]{2,62})(?![\w.@\-])"
 )
 _KEYS: Final = {  # of JSON: labels of metrics, data of notes
     **dict.fromkeys(("host", "hostname", "node", "nodename", "node_name", "kubernetes_node", "hosts", "exported_host", "machine"), "host"),
     **dict.fromkeys(("user", "username", "user_name", "owner", "author", "by"), "user"),
     **dict.fromkeys(("job", "job_name", "jobid", "job_id", "hpc_job", "account", "partition", "team", "project", "cluster"), "name"),
     **dict.fromkeys(("pod", "pod_name", "namespace", "container", "exported_pod", "exported_namespace", "exported_container"), "name"),
+    **dict.fromkeys(("rack", "region", "zone", "tenant", "queue", "workload", "image"), "name"),
+    "instance": "host",
     **dict.fromkeys(("serial", "serial_number", "gpu_serial", "board_serial"), "serial"),
 }
 _COMMON: Final = """a an and the of on in to for by is are was not no none null nan unknown other all any some this that it at or
@@ -88,6 +102,16 @@ _WORDS: Final = frozenset(_COMMON.split())  # no one is told by them
 _FILES: Final = "log txt json jsonl csv gz zst out err pkl dmesg py tar pickle dump trace so cpp cc cu h md yaml yml prom xml dat db"
 _FILE_WORDS: Final = frozenset(_FILES.split())
 _NUMBER: Final = re.compile(r"[\d_.+\[\]\-]+(?:\.\w+)?|job-\d+")  # of a job: tells nobody's
+_DOTTED: Final = re.compile(  # with the path of an image behind it
+    r"(?<![\w.\-@])([A-Za-z0-9\-]{1,63})((?:\.[A-Za-z0-9][A-Za-z0-9\-]{0,62}){1,8})(?![\w\-])(?:(?::\d{1,5})?/[\w./:@\-]{1,300})?"
+)
+_NUMBERED: Final = re.compile(
+    r"(?<![A-Za-z0-9])[A-Za-z](?=[A-Za-z_\-]{0,60}\d)[A-Za-z0-9]{0,60}(?:[\-_][A-Za-z0-9]{1,60}){0,6}(?![A-Za-z0-9])"
+)
+_LISTED: Final = re.compile(r"(?<![\w.\-])([A-Za-z][\w.\-]{2,62})\[[\w,\-]{1,200}\](?:[\w.\-]{0,62}\w)?")
+_PRIVATE: Final = frozenset(("internal", "local", "localdomain", "lan", "corp", "intra", "intern", "home", "private", "test", "example"))
+_PUBLIC: Final = "com net org edu gov mil int cloud info io ai dev tech systems de fr uk eu ch nl jp cn kr"
+_ENDINGS: Final = _PRIVATE | frozenset(_PUBLIC.split())
 _DOMAIN: Final = re.compile(r"(?:\.[A-Za-z][A-Za-z0-9\-]{0,62}){1,8}")
 
 
@@ -107,6 +131,9 @@ class Names:
 
     def __init__(self) -> None:
         self.found: dict[str, set[str]] = defaultdict(set)
+        self._asked = 0  # hosts known when `_families` was made
+        self._families: frozenset[str] = frozenset()
+        self._joined: set[str] = set()
 
     def see_column(self, table: str, column: str, values: Iterable[str]) -> None:
         """Every different text of a column."""
@@ -116,6 +143,8 @@ class Names:
         for value in values:
             if kind is not None and value:
                 self._add(kind, value)
+            if f"{table}.{column}" == "node_events.object":
+                self.see_object(value)
             if column not in KEPT_TEXTS and column not in HASHES:
                 self.see_text(value)
 
@@ -136,7 +165,7 @@ class Names:
         self.found["host"].add(name)
         rest = value.strip().rstrip(".")[len(name) :].lower()
         if rest and _DOMAIN.fullmatch(rest):
-            self.found["domain"].add(rest)
+            self._domain(rest)
 
     def see_text(self, text: str) -> None:
         """A free text: what its shape or the words before it tell."""
@@ -144,7 +173,9 @@ class Names:
             return
         self._shapes(text)
         for found in USER_PHRASES.finditer(text):
-            self._add("user", found[1].rstrip(".-"))
+            self._add("user", (found[1] or found[2]).rstrip(".-"))
+        for found in _FILE_SYSTEM.finditer(text):
+            self._add("name", found[1])
         for found in _SERIAL.finditer(text):
             if any(letter.isdigit() for letter in found[1]):
                 self.found["serial"].add(found[1])
@@ -177,11 +208,68 @@ class Names:
         except (ValueError, RecursionError):
             return
 
-    def see_domains(self, text: str) -> None:
-        """Domains behind the hosts that are known; to be asked once all hosts are."""
-        for found in re.finditer(r"(?<![\w.\-])([A-Za-z0-9\-]{2,63})((?:\.[A-Za-z][A-Za-z0-9\-]{0,62}){2,8})(?![\w\-])", text):
-            if found[1].lower() in self.found["host"] and not _FILE_WORDS & set(found[2].lower().split(".")):
-                self.found["domain"].add(found[2].lower())
+    def see_object(self, text: str) -> None:
+        """What an event of Kubernetes is about: kind, namespace, pod, container."""
+        kind, *rest = text.split("/")
+        for part in rest if _KIND_OF_POD.fullmatch(kind) else ():
+            self._add("name", part)
+
+    def see_relatives(self, text: str) -> None:
+        """Names beside known ones: domains, hosts numbered as the known are, lists of them; to be asked once all hosts are known."""
+        hosts = self.found["host"]
+        for found in _DOTTED.finditer(text):
+            first, rest = found[1].lower(), found[2].lower()
+            if _FILE_WORDS & set(rest.split(".")):
+                continue
+            if first in hosts:
+                if rest.count(".") > 1 or _is_of_somebody(first, rest):
+                    self._domain(rest)
+            elif _is_of_somebody(first, rest):
+                self.found["name"].add(found[0].rstrip(".:"))
+                self._domain(rest, is_a_hosts=False)
+        families = self._of_hosts()
+        for found in _NUMBERED.finditer(text):
+            if (family(found[0]) in families) and joined(found[0]) not in self._joined:
+                self._host(found[0].replace("_", "-"))
+        for found in _LISTED.finditer(text):
+            if not is_plain_word(found[1].rstrip("-_")) and any(host.startswith(found[1].lower()) for host in hosts):
+                self.found["name"].add(found[0])
+
+    def _domain(self, rest: str, *, is_a_hosts: bool = True) -> None:
+        if is_a_hosts:
+            self.found["domain"].add(rest)
+        self.found["name"].update(label for label in rest.split(".") if len(label) > 3 and not _is_common(label))
+
+    def _of_hosts(self) -> frozenset[str]:
+        """How the hosts are numbered, where the word before the number is no common one."""
+        hosts = self.found["host"]
+        if len(hosts) != self._asked:
+            self._asked = len(hosts)
+            self._joined = {joined(host) for host in hosts}
+            self._families = frozenset(family(host) for host in hosts if "#" in family(host) and not _is_common(family(host)))
+        return self._families
+
+
+def family(host: str) -> str:
+    """A host's name without its numbers: node17-03, NODE17_04 and node1702 are of one."""
+    return re.sub(r"[\-_]?\d+(?:[\-_]\d+)*", "#", host.lower())
+
+
+def joined(host: str) -> str:
+    """A host's name in letters and digits alone, as paths and variables write it."""
+    return re.sub(r"[\-_]", "", host.lower())
+
+
+def _is_common(label: str) -> bool:
+    return all(is_common(word) for word in re.findall(r"[A-Za-z]+", label))
+
+
+def _is_of_somebody(first: str, rest: str) -> bool:
+    """Whether a name with dots is that of a machine or a service of one's own: a known ending, and a word in it that is not everybody's."""
+    *labels, last = rest[1:].split(".")
+    if last not in _ENDINGS or not labels:
+        return False
+    return not _is_common(labels[-1]) or (not all(map(_is_common, (first, *labels))) and (last in _PRIVATE or len(labels) > 1))
 
 
 def is_real(kind: str, text: str) -> bool:

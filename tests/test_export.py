@@ -294,7 +294,7 @@ def naming(*texts: str, hosts: tuple[str, ...] = (), users: tuple[str, ...] = ()
     for text in texts:
         names.see_text(text)
     for text in texts:
-        names.see_domains(text)
+        names.see_relatives(text)
     return Renaming(names, {})
 
 
