@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from collectors._json_records import MAX_DOCUMENT_BYTES
@@ -21,10 +21,11 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.S)  # brackets inside of
 _BARE: Final = (b"{", b"[", b"{ ", b"[ ")  # the first line of a document that is spread over lines
 
 
-def stream(source: Source) -> Iterator[tuple[str | None, dict[str, Any] | str | Skip]]:
+def stream(source: Source, *, mend: Callable[[str], str] | None = None) -> Iterator[tuple[str | None, dict[str, Any] | str | Skip]]:
     """Each object and the line on which it begins; lines between objects as text; a `Skip` for what is torn or no JSON.
 
-    A list gives its objects, all with the line on which it begins.
+    A list gives its objects, all with the line on which it begins. `mend` makes JSON of what a writer with a known fault wrote: asked only for a
+    document that is none.
     """
     parts: list[bytes] = []  # lines of the document under way
     began = depth = size = 0
@@ -52,19 +53,22 @@ def stream(source: Source) -> Iterator[tuple[str | None, dict[str, Any] | str | 
                 yield f"L{began}", Skip(None, f"more than {MAX_DOCUMENT_BYTES:,} bytes in one JSON document")
                 parts = []
             elif depth <= 0:
-                yield from _objects(parts, began)
+                yield from _objects(parts, began, mend)
                 parts = []
     if parts:
         yield f"L{began}", Skip(None, "the last JSON document breaks off")
 
 
-def _objects(parts: list[bytes], began: int) -> Iterator[tuple[str, dict[str, Any] | Skip]]:
+def _objects(parts: list[bytes], began: int, mend: Callable[[str], str] | None) -> Iterator[tuple[str, dict[str, Any] | Skip]]:
     """The objects of a piece of text that holds one JSON document, or several on one line."""
     text, at, decoder = b"\n".join(parts).decode("utf-8", "replace"), 0, json.JSONDecoder()
     while at < len(text):
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
+            if mend is not None and isinstance(error, ValueError):
+                text, mend = text[:at] + mend(text[at:]), None
+                continue
             yield f"L{began}", Skip(None, f"not JSON ({str(error)[:100]})")
             return
         for entry in value if isinstance(value, list) else [value]:

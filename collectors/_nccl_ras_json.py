@@ -6,24 +6,33 @@ has for the text. A rank is in the state of the first flag that is set: abort, f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from collectors import _json_records as json_of
 from rca.types import Skip
 
-__all__ = ["is_report", "rows"]
+__all__ = ["NOTHING", "is_report", "rows", "with_commas"]
 
 Row = tuple[str, dict[str, Any]]
+
+NOTHING: Final = "a report without communicators: RAS had no data of any"
 
 _STATES: Final = ("NOCOMM", "INIT", "RUNNING", "FINALIZE", "ABORT")  # of several, the text prints the last
 _FINE: Final = (0, 7)  # ncclSuccess, ncclInProgress
 _NO_PROCESS: Final = -1  # RAS does not know the process
+_NO_COMMA: Final = re.compile(r'("nvml_dev"\s{0,8}:\s{0,8}-?\d{1,9})(?=\s{1,80}"status")')
 
 
 def is_report(document: Mapping[str, Any]) -> bool:
     """Whether the object is a status report."""
     return isinstance(document.get("communicators"), list)
+
+
+def with_commas(text: str) -> str:
+    """The text of a report with the comma that NCCL 2.28 leaves out of each missing rank."""
+    return _NO_COMMA.sub(r"\1,", text)
 
 
 def rows(document: Mapping[str, Any], snapshot: int, place: str, *, is_alone: bool) -> Iterator[Row | Skip]:
@@ -39,6 +48,8 @@ def rows(document: Mapping[str, Any], snapshot: int, place: str, *, is_alone: bo
             "version": json_of.text(document.get("nccl_version"), 60),
             "num_timeouts": json_of.whole(asked.get("timeouts_count")) if isinstance(asked, dict) else None,
         }
+        if not document["communicators"]:
+            yield Skip(place, NOTHING)
         for number, comm in enumerate(document["communicators"]):
             record = f"communicators/E{number}" if is_alone else f"{place}/communicators/{number}"
             if isinstance(comm, dict):

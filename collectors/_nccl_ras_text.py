@@ -16,13 +16,14 @@ from typing import Any, Final
 from collectors._stack_dump import host_label, whole_number
 from collectors._stamp_lines import stamp_of
 
-__all__ = ["MAX_LINE", "Report", "is_report"]
+__all__ = ["EMPTY", "MAX_LINE", "Report", "is_report"]
 
 Row = tuple[str, dict[str, Any]]
 
 MAX_LINE: Final = 20_000  # bytes of a line: a list of missing ranks is cut by RAS itself at 1,024
 MAX_ROWS: Final = 1_000_000  # of one report that are held until it ends
 
+EMPTY: Final = "No communicator data collected"  # instead of the table
 _N: Final = r"(\d{1,18})"
 _GPUS: Final = r"managing GPUs? (?P<gpus>[\d,]{1,400})(?: \(NVML [\d,]{1,400}\))?"
 _BY: Final = r"rocess (?P<pid>\d{1,18}) on node (?P<host>\S{1,255})"
@@ -30,6 +31,7 @@ _TAIL: Final = rf"(?: -- (?:GPU (?P<gpu>\d{{1,6}})(?: \(NVML \d{{1,6}}\))? manag
 _HEADS: Final = re.compile(
     rb"Group\s+Comms\s+Nodes\s+Ranks\s+Ranks\s+Ranks\s+Status\s+Errors"
     rb"|#\d{1,6}-\d{1,6} \([0-9a-f]{16}\) (?:MISMATCH|INCOMPLETE|ERROR)\b"
+    rb"|(?m:^[ \t]*No communicator data collected!)"
 )
 _WHOLE: Final = re.compile(rb"(?m)^[ \t]*(?:Job summary|Communicators\.\.\.)")
 _MONITOR: Final = re.compile(
@@ -46,7 +48,7 @@ _STAGES: Final = (
     (2, "Job summary"),
     (3, "Communicators..."),
     (4, "Group "),
-    (4, "No communicator data collected"),
+    (4, EMPTY),
     (5, "Errors"),
     (6, "Warnings"),
 )

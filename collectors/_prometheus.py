@@ -20,7 +20,7 @@ from collectors._stack_dump import host_label
 __all__ = ["FAMILY", "HANG", "MAX_SERIES", "Scrapes", "hang_row", "is_family", "row"]
 
 FAMILY: Final = (
-    r"(?:DCGM_(?:FI|EXP|ST|FR)_|XPU_TIMER_|nccl_(?:bus_bandwidth|collective_|p2p_|inspector_|coll_)|nvidia_(?:smi|gpu)_|gpud_|node_infiniband_"
+    r"(?:DCGM_(?:FI|EXP|ST|FR)_|XPU_TIMER_|nccl_(?:bus_bandwidth|algorithm_bandwidth|collective_|p2p_|inspector_|coll_)|nvidia_(?:smi|gpu)_|gpud_|node_infiniband_"
     r"|amd_gpu_|rocm_|gpu_(?:junction_temperature|ecc_|xgmi_|pcie_))[A-Za-z0-9_:]{1,200}"
 )
 HANG: Final = "XPU_TIMER_COMMON_HANG"
@@ -45,7 +45,7 @@ _PCI: Final = ("pci_bus_id", "pci_bus", "pci_address", "pcie_bus_id", "bus_id")
 _UUID: Final = ("UUID", "uuid", "gpu_uuid", "GPU_UUID")
 _INDEX: Final = ("gpu", "gpu_id", "gpu_index", "minor_number", "index", "device")
 _LINK: Final = ("nvlink", "link", "link_id", "port", "lane")
-_COMM: Final = ("comm_name", "comm", "comm_hash", "communicator")
+_COMM: Final = ("comm_name", "comm", "comm_hash", "comm_id", "communicator")
 _OP: Final = ("collective", "p2p_operation", "operation")
 _NOT_SET: Final = ("", "NOT_SET", "unknown", "N/A", "none")
 _NUMBER: Final = re.compile(r"(?:GPU|gpu|nvidia|card|mlx5_)?[-_]?(\d{1,6})", re.A)

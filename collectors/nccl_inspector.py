@@ -1,7 +1,8 @@
 """Finished calls that NCCL's Inspector plugin writes down: JSON objects with `header`, `metadata` and `coll_perf` or `p2p_perf` (formats v4.x, v5.x).
 
 Only what ended is written, in batches: a call that hangs is a gap, and the last batch may be missing. `logged_at` is when the batch was written.
-Objects may stand one a line, spread over lines, in a list, or one behind the other. A record of counts alone (`dump_stats`) is no call.
+Objects may stand one a line, spread over lines, in a list, or one behind the other. A record of counts alone (`dump_stats`) is no call: since v4.3
+it alone holds the header of a batch, which is of as many records behind it as it counts. Nor is one of the network's (`proxy_trace`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ IS_ALONE = True
 BATCH_ROWS: Final = 50_000
 _PER_S: Final = 1_000_000  # the format counts microseconds
 _KINDS: Final = (("coll_perf", "coll", False), ("p2p_perf", "p2p", True))
+_COUNTED: Final = ("coll_records", "p2p_records", "proxy_records")  # of a batch
 _IS_CALL: Final = re.compile(rb'"(?:coll_perf|p2p_perf|dump_stats)"\s*:\s*\{')
 _IS_INSPECTOR: Final = re.compile(
     rb'"(?:inspector_output_format_version|rec_mechanism|(?:coll|p2p)_(?:sn|exec_time_us|msg_size_bytes))"\s*:'
@@ -44,23 +46,31 @@ def claims(name: str, head: bytes) -> bool:
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """A row per finished call, in the order of the file. Raises EvidenceError without any record of the Inspector."""
     rows: list[dict[str, Any]] = []
-    num_read = 0
+    num_read = left = 0  # records behind the last header that it is of
+    common: dict[str, Any] = {}
     for place, record in stream(source):
         if isinstance(record, str):
             yield Skip(place, "a line that is no JSON object")
         elif isinstance(record, Skip):
             yield Skip(place, record.why)
-        elif isinstance(record.get("dump_stats"), dict):
+            left -= 1
+        elif isinstance(stats := record.get("dump_stats"), dict):
             num_read += 1
-            if lost := _dropped(record["dump_stats"]):
+            common = {key: record[key] for key in ("header", "metadata") if key in record}
+            left = sum(max(json_of.whole(stats.get(key)) or 0, 0) for key in _COUNTED)
+            if lost := _dropped(stats):
                 yield Skip(place, f"{lost} finished calls were dropped before they were written down (the plugin's buffer was full)")
-        elif (row := _row(record)) is not None:
+        elif (row := _row(record if "header" in record or left <= 0 else common | record)) is not None:
             num_read += 1
+            left -= 1
             rows.append({"record": place} | row)
             if len(rows) >= BATCH_ROWS:
                 yield TABLES["nccl_calls"], TABLES["nccl_calls"].rows(rows)
                 rows = []
+        elif isinstance(record.get("proxy_trace"), dict):
+            left -= 1
         else:
+            left -= 1
             yield Skip(place, "no call (coll_perf or p2p_perf with the name of an operation)")
     if not num_read:
         raise EvidenceError(source.path, None, "no call of the NCCL Inspector in it")

@@ -52,6 +52,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     num_read = 0
     for item in _json(source) if _is_json(source.head) else _text(source):
         if isinstance(item, Skip):
+            num_read += item.why == ras_json.NOTHING
             yield item
             continue
         name, row = item
@@ -74,13 +75,16 @@ def _text(source: Source) -> Iterator[tuple[str, dict[str, Any]] | Skip]:
             yield block
             continue
         for place, line in enumerate(block.lines, block.first):
-            yield from report.line(place, line[: ras_text.MAX_LINE].decode("utf-8", "replace"))
+            text = line[: ras_text.MAX_LINE].decode("utf-8", "replace")
+            if text.lstrip().startswith(ras_text.EMPTY):
+                yield Skip(f"L{place}", ras_json.NOTHING)
+            yield from report.line(place, text)
     yield from report.end()
 
 
 def _json(source: Source) -> Iterator[tuple[str, dict[str, Any]] | Skip]:
     """Rows of reports and of the monitor, printed as JSON; the place of a communicator where the file is one report."""
-    documents = stream(source)
+    documents = stream(source, mend=ras_json.with_commas)
     held: tuple[str | None, dict[str, Any]] | None = None
     num_reports = 0
     for place, value in documents:

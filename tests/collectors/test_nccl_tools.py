@@ -105,6 +105,31 @@ def test_json_reports_are_raw_and_get_the_words_of_the_text(tmp_path: Path) -> N
     assert told(tables["nccl_ras_ops"], "group_rank", "op", "num_calls")[2] == (1, "AllReduce", 8)
 
 
+def test_a_report_of_nccl_2_28_lacks_a_comma_in_each_missing_rank(tmp_path: Path) -> None:
+    rank = '{"rank": %d, "host": "10.0.0.4", "pid": %d, "cuda_dev": 1, "nvml_dev": 1\n   "status": {"unresponsive": true, "considered_dead": %s}}'
+    missing = ",\n  ".join(rank % said for said in ((1, 17, "true"), (2, 18, "false")))
+    report = f'{{\n "nccl_version": "2.28.9",\n "communicators": [{{"hash": "0xa1", "size": 3, "ranks": [],\n  "missing_ranks": [{missing}]}}]\n}}\n'
+    tables, skips = read(nccl_ras, tmp_path, (report * 2).encode())
+    assert not skips
+    assert told(tables["nccl_ras"], "snapshot", "comm", "num_ranks") == [(1, "0xa1", 3), (2, "0xa1", 3)]
+    assert told(tables["nccl_ras_ranks"], "group_rank", "pid", "is_dead")[:2] == [(1, 17, True), (2, 18, False)]
+    broken = report.replace('"size": 3', '"size" 3')  # not what the comma is for
+    assert [skip.why[:8] for skip in read(nccl_ras, tmp_path, (broken + report).encode())[1]] == ["not JSON"]
+
+
+def test_a_report_without_communicators_still_tells_of_processes(tmp_path: Path) -> None:
+    nothing = "Communicators... (0.00s)\n=============\n\nNo communicator data collected!\n\nErrors\n======\n\n"
+    dead = "DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n  Process 77 on node host-a managing GPU 3\n"
+    tables, skips = read(nccl_ras, tmp_path, (nothing + dead).encode())
+    assert not tables["nccl_ras"]
+    assert told(tables["nccl_ras_ranks"], "pid", "host", "local_gpu", "is_dead", "record") == [(77, "host-a", 3, True, "L11")]
+    assert [skip.record for skip in skips] == ["L4"]
+    for empty in (nothing.encode(), b'{"nccl_version": "2.29.1", "communicators_count": 0, "communicators": []}'):
+        tables, skips = read(nccl_ras, tmp_path, empty)
+        assert not any(tables.values())
+        assert [skip.why.split(":")[0] for skip in skips] == ["a report without communicators"]
+
+
 @pytest.mark.parametrize("name", ["ras_monitor.txt", "ras_monitor.json"])
 def test_events_of_the_monitor(tmp_path: Path, name: str) -> None:
     tables, skips = read(nccl_ras, tmp_path, name)
@@ -134,6 +159,30 @@ def test_finished_calls_of_both_kinds_and_what_was_dropped(tmp_path: Path) -> No
     assert len(skips) == 1, "the torn last object"
 
 
+def test_since_v4_3_a_batch_has_one_header(tmp_path: Path) -> None:
+    def batch(rank: int, num_calls: int, num_traces: int) -> str:
+        return (
+            f'{{"header":{{"id":"0xa{rank}","rank":{rank},"n_ranks":4}},"metadata":{{"inspector_output_format_version":"v4.3",'
+            f'"dump_timestamp_us":1772446500000000,"hostname":"host-a","pid":5001}},'
+            f'"dump_stats":{{"coll_records":{num_calls},"p2p_records":1,"proxy_records":{num_traces}}}}}\n'
+        )
+
+    call = '{"coll_perf":{"coll":"AllGather","coll_sn":%d,"coll_msg_size_bytes":8192,"coll_exec_time_us":120}}\n'
+    sent = '{"p2p_perf":{"p2p":"Send","p2p_sn":3,"p2p_peer":2,"p2p_msg_size_bytes":16384,"p2p_exec_time_us":80}}\n'
+    lines = batch(1, 2, 1) + call % 7 + call % 8 + sent + '{"proxy_trace":{"chan":0}}\n' + batch(3, 1, 0) + call % 9 + sent + call % 10
+    tables, skips = read(nccl_inspector, tmp_path, lines.encode())
+    assert not skips
+    assert told(tables["nccl_calls"], "comm", "group_rank", "op", "collective_seq_id", "host", "record") == [
+        ("0xa1", 1, "AllGather", 7, "host-a", "L2"),
+        ("0xa1", 1, "AllGather", 8, "host-a", "L3"),
+        ("0xa1", 1, "Send", 3, "host-a", "L4"),
+        ("0xa3", 3, "AllGather", 9, "host-a", "L7"),
+        ("0xa3", 3, "Send", 3, "host-a", "L8"),
+        (None, None, "AllGather", 10, None, "L9"),  # more than the batch counts: nobody says whose
+    ]
+    assert tables["nccl_calls"][0]["logged_at"] is not None
+
+
 def test_scrapes_one_behind_the_other(tmp_path: Path) -> None:
     tables, skips = read(prometheus_text, tmp_path, "prom_scrapes.prom")
     rows = tables["gpu_samples"]
@@ -143,6 +192,12 @@ def test_scrapes_one_behind_the_other(tmp_path: Path) -> None:
     assert rows[3]["link"] == 3
     assert '"No \\"real\\" error, {none}\\\\"' in rows[1]["labels"]
     assert [skip.why.split(":")[0] for skip in skips] == ["2 samples of other metrics (go_*, node_*)"]
+
+
+def test_the_inspectors_older_metrics(tmp_path: Path) -> None:
+    line = 'nccl_algorithm_bandwidth_gbs{comm_id="0xa1",hostname="host-a",rank="1",collective="AllGather"} 12.5\n'
+    tables, _ = read(prometheus_text, tmp_path, line.encode())
+    assert told(tables["gpu_samples"], "value", "comm", "host", "op", "rank") == [(12.5, "0xa1", "host-a", "AllGather", None)]
 
 
 def test_open_metrics_and_xpu_timer(tmp_path: Path) -> None:
