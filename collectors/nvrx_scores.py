@@ -37,7 +37,7 @@ LIST_LINES: Final = 40_000  # of one list of the callback
 _NUMBER: Final = r"[-+]?(?:\d{1,6}(?:\.\d{0,20})?|\.\d{1,20})(?:e[-+]?\d{1,3})?|nan|inf"
 _HEADING: Final = (
     r"(?P<mode>relative|individual) (?P<what>section|gpu)s? perf(?:ormance)? scores?\b"
-    r"|(?P<what2>gpu|section)_(?P<mode2>relative|individual)_perf_scores\b"
+    r"|(?P<what2>gpu|section)s?[_ ](?P<mode2>relative|individual)[_ ]perf(?:ormance)?[_ ]scores?\b"
     r"|(?P<what3>gpu) (?P<mode3>relative|individual) perf(?:ormance)?:"
 )
 _SCORE: Final = rf"Rank ?= ?(?P<of>\d{{1,7}}) Node ?= ?(?P<node>\S{{1,255}}) Score ?= ?(?P<listed>{_NUMBER})\b"
@@ -47,7 +47,8 @@ _TOKEN: Final = re.compile(
     rf"|(?P<rank>\b\d{{1,7}})['\"]? ?: ?(?:[a-z][\w.]{{0,40}}\()?(?P<score>{_NUMBER})(?![\w.])"
 )
 _CLAIM: Final = re.compile(
-    rb"(?i)(?:(?:relative|individual) (?:section|gpu)s? perf(?:ormance)? scores?|(?:gpu|section)_(?:relative|individual)_perf_scores)\b"
+    rb"(?i)(?:(?:relative|individual) (?:section|gpu)s? perf(?:ormance)? scores?"
+    rb"|(?:gpu|section)s?[_ ](?:relative|individual)[_ ]perf(?:ormance)?[_ ]scores?)\b"
     rb"[^\n{]{0,40}\s{0,8}\{|\bRank ?= ?\d{1,7} Node ?= ?\S{1,255} Score ?= ?\d|STRAGGLER DETECTION WARNING: "
 )
 _WORDS: Final = (b"erf", b"core", b"{", b"}", b"Affected")

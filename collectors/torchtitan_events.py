@@ -1,9 +1,10 @@
 """Structured logs of torchtitan: one JSON object a line, per rank, with the spans of each step (fwd_bwd, fetching_batch, optim, checkpoint_save).
 
 A span is a pair of records NAME_start and NAME_end; the second carries how long it took, in milliseconds, as `value`. Rows: `trainer_events`, one a
-record; `steps`, one per rank and step whose records tell a time: `step_s` of the span `step` (else null), `compute_s` of fwd_bwd, `data_s` of
-fetching_batch, `checkpoint_s` of checkpoint spans. A step has one such span per micro-batch: they are summed up. fwd_bwd holds the waiting of
-pipelines too: the format gives no narrower time. A process that runs a step again (a restart) has a row of its own.
+record; `steps`, one per rank and step whose records tell a time: `step_s` of the span `step` (null where it is not told or did not end),
+`compute_s` of fwd_bwd, `data_s` of fetching_batch, `checkpoint_s` of checkpoint spans. A step has one such span per micro-batch: they are summed
+up. fwd_bwd holds the waiting of pipelines too: the format gives no narrower time. A process that runs a step again (a restart) has a row of its
+own.
 """
 
 from __future__ import annotations
@@ -116,6 +117,9 @@ def _count(
     if ending == "_start":
         if at is not None and len(began) < MAX_OPEN_STEPS:
             began[key] = at
+        if column == "step_s":  # a step that never ends has begun all the same
+            row = _row_of(steps, owner, event)
+            row["started_at"] = row["started_at"] or at
         return
     start, took = began.pop(key, None), event["value"]
     if took is None and start is not None and at is not None:
@@ -124,11 +128,13 @@ def _count(
         return
     if any((owner, task, other) in began for other, into in _COLUMN.items() if into == column != "step_s"):
         return  # a part of a span that counts as a whole
-    row = steps.setdefault(
-        owner, {"record": event["record"], "rank": event["rank"], "host": event["host"], "step": step, "started_at": None}
-    )
+    row = _row_of(steps, owner, event)
     if column == "step_s":  # of two around each other the outer one ends last
         row[column] = took / 1000
         row["started_at"] = start or (at - timedelta(milliseconds=took) if at is not None else None)
     else:
         row[column] = row.get(column, 0.0) + took / 1000
+
+
+def _row_of(steps: dict[_Step, dict[str, Any]], owner: _Step, event: dict[str, Any]) -> dict[str, Any]:
+    return steps.setdefault(owner, {name: event[name] for name in ("record", "rank", "host", "step")} | {"started_at": None})

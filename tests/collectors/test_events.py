@@ -93,6 +93,16 @@ def test_torchtitan_never_counts_a_step_twice(tmp_path: Path) -> None:
     assert picked(tables["steps"], "step_s", "started_at") == [(0.1, TEN)]
 
 
+def test_a_step_of_torchtitan_that_never_ended_has_begun(tmp_path: Path) -> None:
+    lines = [("step_start", 0), ("fwd_bwd_start", 1), ("fwd_bwd_error", 8000)]
+    data = "".join(
+        f'{{"rank": 4, "pid": 1, "step": 9, "log_type": "event", "log_type_name": "{name}", "time_us": {1767607200000000 + ms * 1000}}}\n'
+        for name, ms in lines
+    )
+    tables, _ = read(tmp_path, torchtitan_events, data.encode())
+    assert picked(tables["steps"], "record", "rank", "step", "step_s", "compute_s", "started_at") == [("L1", 4, 9, None, None, TEN)]
+
+
 def test_dlrover_pairs_by_id_and_leaves_open_what_never_ended(tmp_path: Path) -> None:
     tables, skips = read(tmp_path, dlrover_events, "event_dlrover.log", "events_3_55.log")
     assert picked(tables["steps"], "rank", "step", "step_s", "started_at") == [(3, 7, 1.25, None), (3, 8, None, None)]
@@ -165,6 +175,23 @@ def test_scores_in_dictionaries(tmp_path: Path) -> None:
         ("data_individual", 1, 0.5),
         ("gpu", 0, 0.91),
         ("gpu", 1, 0.62),
+    ]
+
+
+def test_scores_as_programs_print_a_report(tmp_path: Path) -> None:
+    data = (
+        b"=== GPUs perf scores. Report from rank 0 ===\nGPU relative perf scores: {0: 0.97, 1: nan}\nGPU individual perf scores: {1: 0.5}\n"
+        b"=== Sections perf scores. Report from rank 0 ===\nSections relative perf scores: {'fwd': {0: 0.99, 3: 0.4}}\n"
+        b"Sections individual perf scores: {'fwd': {0: 1.0}}\n"
+    )
+    tables, _ = read(tmp_path, nvrx_scores, data)
+    assert picked(tables["rank_stats"], "record", "name", "rank", "score_ratio") == [
+        ("L2", "gpu", 0, 0.97),
+        ("L2", "gpu", 1, None),
+        ("L3", "gpu_individual", 1, 0.5),
+        ("L5", "fwd", 0, 0.99),
+        ("L5", "fwd", 3, 0.4),
+        ("L6", "fwd_individual", 0, 1.0),
     ]
 
 
