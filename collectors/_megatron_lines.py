@@ -30,7 +30,7 @@ RERUN_MARKS: Final = (  # lower case; a line of the rerun machine holds one
     *("status=rerun_disabled", "status=initial_run", "status=first_rerun", "status=second_rerun"),
 )
 MOST_W: Final = 5000.0  # no GPU draws more: a larger number counts mW
-MAX_HELD: Final = 1000  # second reruns whose rank is not told yet
+MAX_HELD: Final = 1000  # reruns whose rank is not told yet
 MAX_TEXT: Final = 1000
 
 _NUMBER: Final = r"-?\d{1,15}(?:\.\d{1,12})?"
@@ -39,7 +39,7 @@ _EXTREME: Final = re.compile(
 )
 _LISTED: Final = re.compile(r"\^\^\^\^ (?:Bottom|Top) {1,6}\d{1,7} Ranks with \w{1,10} {1,4}Etpt\(TF\):(?P<list>.{0,16000})")
 _ENTRY: Final = re.compile(rf"(?P<value>{_NUMBER})/(?P<rank>\d{{1,7}})(?!\d)")
-_ENDS: Final = {"Mn": "min", "Mx": "max"}
+_EXTREMES: Final = {"Mn": "min", "Mx": "max"}
 _THROUGHPUT: Final = "throughput_tflops"
 _KNOWN: Final = {  # short name in the report -> name and column
     "Rtt": ("round_trip", "value_s"),
@@ -55,9 +55,14 @@ _STAMP: Final = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)[ T](?P<time>\d\d:\d\d:\d\d
 _RESULT: Final = re.compile(
     r"[Uu]nexpected result (?P<result>.{1,300}?) on rank (?P<rank>\d{1,7}) at iteration #?(?P<step>\d{1,15})\b(?P<rest>.{0,600})"
 )
-_OF_RANK: Final = re.compile(
-    r"Rank (?P<rank>\d{1,7}), node (?P<node>[\w.:-]{1,255}), device (?P<device>\d{1,5}), iteration #?(?P<step>\d{1,15}): (?P<said>.{1,2000})"
+_AT_LINE: Final = re.compile(  # before 2025: the rank is not told
+    r"[Uu]nexpected result (?P<result>.{1,300}?) at \S{1,1000} line \d{1,9}, invo[ck]ation #?\d{1,15} "
+    r"at iteration #?(?P<step>\d{1,15})\b(?P<rest>.{0,600})"
 )
+_OF_RANK: Final = re.compile(
+    r"Rank (?P<rank>\d{1,7}), node (?P<node>[\w.:-]{1,255}), device (?P<device>\d{1,5})(?:, iteration #?(?P<step>\d{1,15}))?: (?P<said>.{1,2000})"
+)
+_FIRST: Final = re.compile(r"First rerun: unexpected result is (?P<not>not )?reproducible within the tolerance.{0,1000}")
 _SECOND: Final = re.compile(r"Second rerun: unexpected result is (?P<not>not )?reproducible on a different GPU.{0,1000}")
 _SAME: Final = re.compile(r"Got rescheduled on the same GPU\..{0,100}?\(node: (?P<node>[\w.:-]{1,255}), gpu: (?P<device>\d{1,5})\)")
 _TRACKED: Final = re.compile(
@@ -74,7 +79,11 @@ _SAID: Final = (  # how what a rank says begins, the event, and what its rerun s
     ("Possible persistent error", "possible_persistent_error", None),
     ("Correct result (but possible", "correct_result", None),
 )
-_ENDS_SECOND: Final = {"possible_persistent_error": False, "correct_result": True}  # the verdict behind a second rerun, with its rank
+_ENDS: Final = {  # the verdict behind a rerun, with its rank: of which rerun, and what that showed
+    "possible_transient_error": ("first_rerun", False),
+    "possible_persistent_error": ("second_rerun", False),
+    "correct_result": ("second_rerun", True),
+}
 _STATUS: Final = {
     "rerun_disabled": ("unexpected_result", None),
     "initial_run": ("unexpected_result", None),
@@ -103,7 +112,7 @@ def straggler(text: str) -> Iterator[dict[str, Any]]:
         name, column = _KNOWN.get(found["what"], (found["what"].lower(), "value"))
         value = float(found["value"])
         value = value / 1000 if column == "value_s" else power_w(value) if column == "value_w" else value
-        yield {"name": f"{_ENDS[found['end']]}_{name}", "rank": int(found["rank"]), column: value}
+        yield {"name": f"{_EXTREMES[found['end']]}_{name}", "rank": int(found["rank"]), column: value}
     if listed := _LISTED.search(text):
         for found in _ENTRY.finditer(listed["list"]):
             yield {"name": _THROUGHPUT, "rank": int(found["rank"]), "value": float(found["value"])}
@@ -119,7 +128,7 @@ class Reruns:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._held: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # second reruns that do not say whose, and their writer
+        self._held: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # reruns that do not say whose, and their writer
 
     def take(self, line: Line, raw: str, writer: tuple[Any, ...]) -> None:
         """Read one line; `raw` is the line with its prefix, `writer` what tells writers apart."""
@@ -136,15 +145,15 @@ class Reruns:
             **told,
         }
         self.rows.append(row)
-        if row["event"] == "second_rerun" and "step" not in told and len(self._held) < MAX_HELD:
+        if row["event"] in ("first_rerun", "second_rerun") and "step" not in told and len(self._held) < MAX_HELD:
             self._held.append((writer, row))
-        elif (shown := _ENDS_SECOND.get(row["event"])) is not None:
-            self._complete(writer, row, is_reproducible=shown)
+        elif (shown := _ENDS.get(row["event"])) is not None:
+            self._complete(writer, row, shown)
 
-    def _complete(self, writer: tuple[Any, ...], verdict: dict[str, Any], *, is_reproducible: bool) -> None:
-        """The rank says its verdict right behind its second rerun: whose that was. Several of one kind differ in nothing else."""
+    def _complete(self, writer: tuple[Any, ...], verdict: dict[str, Any], shown: tuple[str, bool]) -> None:
+        """The rank says its verdict right behind its rerun: whose that was. Several of one kind differ in nothing else."""
         for place, (held, row) in enumerate(self._held):
-            if held == writer and row["is_reproducible"] == is_reproducible:
+            if held == writer and (row["event"], row["is_reproducible"]) == shown:
                 row |= {name: verdict[name] for name in ("rank", "host", "local_gpu", "step")}
                 del self._held[place]
                 return
@@ -172,8 +181,11 @@ class Reruns:
                 "rank": int(found["rank"]),
                 "step": int(found["step"]),
             } | _result(found)
-        if found := _SECOND.search(raw):
-            return {"event": "second_rerun", "is_reproducible": found["not"] is None, "message": found[0][:MAX_TEXT]}
+        if found := _AT_LINE.search(raw):
+            return {"event": "unexpected_result", "is_reproducible": None, "step": int(found["step"])} | _result(found)
+        for event, pattern in (("first_rerun", _FIRST), ("second_rerun", _SECOND)):
+            if found := pattern.search(raw):
+                return {"event": event, "is_reproducible": found["not"] is None, "message": found[0][:MAX_TEXT]}
         if found := _SAME.search(raw):
             said = {"host": host_label(found["node"]), "local_gpu": int(found["device"])}
             return {"event": "rescheduled_on_same_gpu", "is_reproducible": None, "message": found[0][:MAX_TEXT], **said}
@@ -181,7 +193,8 @@ class Reruns:
 
 
 def _place(found: re.Match[str]) -> dict[str, Any]:
-    return {"rank": int(found["rank"]), "host": host_label(found["node"]), "local_gpu": int(found["device"]), "step": int(found["step"])}
+    step = int(found["step"]) if found["step"] else None
+    return {"rank": int(found["rank"]), "host": host_label(found["node"]), "local_gpu": int(found["device"]), "step": step}
 
 
 def _result(found: re.Match[str]) -> dict[str, Any]:

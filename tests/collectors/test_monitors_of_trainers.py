@@ -140,6 +140,13 @@ def test_a_rerun_tells_what_it_showed_and_of_which_gpu(tmp_path: Path) -> None:
          "second_rerun", 12, "host-b", 4, 500, False),
         ("ts=2026-02-03 04:05:06.123456 node=host-b device=4 jobID=N/A rank=12 iteration=500 status=initial_run result=nan message='x'",
          "unexpected_result", 12, "host-b", 4, 500, None),
+        (f"3: {RERUN}Unexpected result nan at /opt/megatron/training.py line 812, invokation #1 at iteration #150 (message='loss is NaN')",
+         "unexpected_result", None, None, None, 150, None),  # versions before 2025: the place, not the rank
+        (f"{RERUN}First rerun: unexpected result is not reproducible within the tolerance (2.1 != nan)",
+         "first_rerun", None, None, None, None, False),
+        (f"{RERUN}First rerun: unexpected result is reproducible within the tolerance (nan = nan). Need to rerun on a different GPU",
+         "first_rerun", None, None, None, None, True),
+        ("Rank 3, node host-a, device 5: Possible transient error!!", "possible_transient_error", 3, "host-a", 5, None, None),
         (f"0: {RERUN}Need to rerun step to check reproducibility of initial result", None, None, None, None, None, None),
         ("WARNING: an unexpected result is reproducible here", None, None, None, None, None, None),
     ]  # fmt: skip
@@ -173,6 +180,19 @@ def test_a_second_rerun_is_of_the_rank_that_gives_its_verdict_behind_it(tmp_path
             (9, "host-c", 1, 13, is_reproducible),
             (None, None, None, None, is_reproducible),
         ]
+
+
+def test_a_first_rerun_of_an_old_version_is_of_the_rank_that_gives_its_verdict_behind_it(tmp_path: Path) -> None:
+    lines = [
+        "WARNING:x:First rerun: unexpected result is reproducible within the tolerance (nan = nan). Need to rerun on a different GPU",
+        "WARNING:x:First rerun: unexpected result is not reproducible within the tolerance (2.1 != nan)",
+        "ERROR:x:Rank 3, node host-b, device 0: Possible transient error!!",
+    ]
+    rows = [row for row in events(tmp_path, "\n".join(lines)) if row["event"] == "first_rerun"]
+    assert [(row["is_reproducible"], row["rank"], row["host"], row["local_gpu"]) for row in rows] == [
+        (True, None, None, None),
+        (False, 3, "host-b", 0),
+    ]
 
 
 def test_what_the_rerun_machine_asks_for_is_no_planned_stop(tmp_path: Path) -> None:
