@@ -20,7 +20,7 @@ __all__ = ["WORDS", "batch_of", "instant_of", "loss_of_batch", "of_batch", "of_j
 WORDS: Final = ("loss", "iteration", "step=", "step:", "s/it", "it/s", "ba/s", "[batch=")
 _NUMBER: Final = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|inf(?:inity)?\b)"
 _PAIR: Final = re.compile(  # a name of one to five words, perhaps a unit, and a number
-    rf"(?i)(?<![\w/])(?P<name>[a-z_][a-z_/]{{0,40}}(?: [a-z_/]{{1,20}}){{0,4}})(?: \((?P<unit>ms|s)\))?['\"]?\s{{0,4}}[:=#]?\s{{0,12}}"
+    rf"(?i)(?<![\w/])(?P<name>[a-z_][a-z_/]{{0,40}}(?: [a-z_/]{{1,20}}){{0,4}})(?: \((?:tgs|(?P<unit>ms|s))\))?['\"]?\s{{0,4}}[:=#]?\s{{0,12}}"
     rf"(?:\[|['\"])?(?P<value>{_NUMBER})(?P<behind>%| ?ms\b|s\b)?(?![\w])"
 )
 _NAMES: Final = {  # as printed, in lower case and with blanks for underscores; the first name of a column that a line holds counts
@@ -43,7 +43,7 @@ _NAMES: Final = {  # as printed, in lower case and with blanks for underscores; 
     "grad_norm": ("grad norm", "gradient norm", "grad/norm", "train/grad norm", "global grad norm", "gnorm"),
     "learning_rate": ("lr", "learning rate", "train/lr"),
     "tokens_total": ("consumed tokens", "num input tokens seen", "num tokens", "total tokens", "tokens total", "consumed samples"),
-    "tokens_per_s_per_gpu": ("tps",),
+    "tokens_per_s_per_gpu": ("tps", "tokens per sec per gpu", "tokens per second per gpu", "tokens per gpu per second"),
     "words_per_s": ("wps",),  # of a GPU where the use of one stands beside it (torchtitan), of the job elsewhere (fairseq)
     "mfu_ratio": ("mfu",),
     "iteration_s": ("elapsed time per iteration", "train step timing in s", "step time", "iter time", "iteration time"),
@@ -98,6 +98,7 @@ _TIMES: Final = ("t_ns", "time_ns", "timestamp_ns", "time", "timestamp", "ts", "
 _OTHERS: Final = frozenset(
     {"t_start_ns", "dur_ms", "phases", "detail", "param_crc", "param_checksum", "sample_ids", "grad_norm_local", "log_type_name", "frames"}
 )
+MOST_COUNTED: Final = 1e18  # steps or tokens: what is larger counts neither
 _LATEST_S: Final = 4e9  # seconds since 1970 of a year that no log is from; larger numbers count milli-, micro- or nanoseconds
 
 
@@ -128,8 +129,8 @@ def of_text(line: Line) -> dict[str, Any] | None:
             row["is_finite"] = row["is_finite"] is not False and number is not None and math.isfinite(number)
     if "words_per_s" in said and "mfu_ratio" in said and "tokens_per_s_per_gpu" not in row:
         row["tokens_per_s_per_gpu"] = _finite(_float(said["words_per_s"]))
-    if (tokens := row.get("tokens_total")) is not None:
-        row["tokens_total"] = int(tokens)
+    if "tokens_total" in row:
+        row["tokens_total"] = _count(row["tokens_total"])
     if "mfu_ratio" in said:
         row["mfu_ratio"] = _scaled(said["mfu_ratio"], "%", 100)
     if "is_skipped" in said:
@@ -204,16 +205,15 @@ def of_json(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     if _OTHERS & set(entry):
         return None
     found = {column: next((entry[key] for key in keys if key in entry), None) for column, keys in _KEYS.items()}
-    step = _finite(_float(found["step"]))
+    step = _count(_finite(_float(found["step"])))
     if step is None or (found["loss"] is None and found["grad_norm"] is None):
         return None
     row: dict[str, Any] = {name: _finite(_float(value)) for name, value in found.items() if name not in ("step", "tokens_total")}
-    tokens = _finite(_float(found["tokens_total"]))
     at, local = _time(entry)
     is_told = [value for value in (found["loss"], found["grad_norm"]) if value is not None]
     return row | {
-        "step": int(step),
-        "tokens_total": int(tokens) if tokens is not None else None,
+        "step": step,
+        "tokens_total": _count(_finite(_float(found["tokens_total"]))),
         "is_finite": all((number := _float(value)) is not None and math.isfinite(number) for value in is_told),
         "ended_at": at,
         "ended_at_local": local,
@@ -231,7 +231,12 @@ def _float(value: Any) -> float | None:
 
 
 def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) and abs(value) < 1e18 else None
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _count(value: float | None) -> int | None:
+    """A number of steps or tokens; None where no table could hold it."""
+    return int(value) if value is not None and abs(value) < MOST_COUNTED else None
 
 
 def _time(entry: Mapping[str, Any]) -> tuple[datetime | None, str | None]:

@@ -39,7 +39,6 @@ MAX_PAD = 12  # blanks before a number, which grow fewer as it grows
 MAX_PARTS = 64  # of a line that may differ
 NUM_JOINT = 8  # variants in which everything is changed at once
 MAX_WHOLE = 10**15  # counts below are exact as floating-point numbers
-MAX_NUMBER = 1e18  # larger ones are null in `progress`
 TIME_WIDTH = 8  # of HH:MM:SS
 _PART: Final = re.compile(
     r"(?P<printed>\x1b\[[0-9;?]*[A-Za-z]|(?<!\d)\d{4}[-/]\d\d[-/]\d\d(?!\d))"  # colours and dates, kept as they are
@@ -79,7 +78,7 @@ class _Taking:
         plain = text.replace(",", "")
         if self.kind in _PER_UNIT:
             number = float(plain)
-            return number / _PER_UNIT[self.kind] if math.isfinite(number) and abs(number) < MAX_NUMBER else None
+            return number / _PER_UNIT[self.kind] if math.isfinite(number) else None
         if self.kind == "whole":
             return int(float(plain)) if abs(float(plain)) < MAX_WHOLE else None
         if self.kind == "is_not_0":
@@ -99,7 +98,7 @@ class _Taking:
         plain = text.str.replace_all(",", "", literal=True) if self.has_commas else text
         number = plain.cast(pl.Float64, strict=False)
         if self.kind in _PER_UNIT:
-            sound = pl.when(number.abs() < MAX_NUMBER).then(number)
+            sound = pl.when(number.is_finite()).then(number)
             # Divided by a column: by one number, polars multiplies with the inverse, which rounds otherwise than Python does.
             return sound / (sound - sound + _PER_UNIT[self.kind]) if self.kind != "plain" else sound
         if self.kind == "whole":
