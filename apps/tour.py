@@ -16,6 +16,8 @@ from apps.text import columns
 
 __all__ = ["tour"]
 
+MAIN: Final = ("collectives", "dumps", "stacks", "steps", "rank_progress", "log_events", "kernel_events", "host_logs")  # what answers most
+
 FOLD_FROM: Final = 4  # files alike that become one line
 WIDTH: Final = 110
 MAX_WHY: Final = 300  # letters of a reason
@@ -38,13 +40,18 @@ COVERS: Final = {  # what the rows of a table are called, and where they come fr
     "replays": ("replays", "`rca replay`"),
     "rank_stats": ("reported statistics", "NVRx straggler scores, Megatron timers of all ranks"),
     "trainer_events": ("events of trainers", "structured logs of the trainer or launcher"),
-    "node_events": ("reports of health services", "`kubectl get events,nodes -o json`, NVSentinel or gpud exports"),
+    "node_events": ("reports of health services", "`kubectl get events -A -o json`, NVSentinel or gpud exports"),
     "node_states": ("states of nodes", "`scontrol show node -o`, `kubectl get nodes -o json`"),
     "job_records": ("accounting", "`sacct -DP -o ALL`"),
     "nccl_ras": ("NCCL RAS reports", "`ncclras -f json` twice, some seconds apart"),
     "nccl_calls": ("NCCL Inspector calls", "the Inspector plugin's files of every process"),
     "gpu_samples": ("GPU metrics", "the DCGM exporter's range query over the job's time"),
     "checkpoints": ("checkpoints", "the checkpoint folder (its shards are not read whole)"),
+    "checkpoint_files": ("checkpoints", "the checkpoint folder (its shards are not read whole)"),
+    "planned_windows": ("planned windows", "the calendar of maintenance (.ics, CSV, JSON) or `scontrol show reservation`"),
+    "rank_states": ("states of ranks", "xpu_timer's metrics"),
+    "ranks": ("processes of ranks", "a rank map (rank, host, gpu, dp, tp, pp), or `rca capture`"),
+    "stack_frames": ("stacks", "`py-spy dump` of every rank in three rounds, or `rca capture`"),
     "group_status": ("header of recorder dumps", "recorder dumps"),
     "memberships": ("groups", "recorder dumps or a rank map"),
 }
@@ -58,9 +65,9 @@ def tour(name: str, document: Mapping[str, Any], coverage: Mapping[str, Any], *,
     lines = [f"{name}: {_count(len(files), 'file')}, {len(read):,} read by {_count(len(kinds), 'collector')}", ""]
     rows = [row for group in _groups(read, every_file=every_file) for row in [_row(group)]]
     if rows:
-        lines += [*columns(("file", "collector", "ranks", "when (UTC)", "rows"), rows), ""]
+        lines += [*columns(("file", "collector", "ranks", "when (UTC, or local as marked)", "rows"), rows), ""]
     lines += _complaints(files, every_file=every_file)
-    return lines + _covered(document, coverage) + _open(document["open"])
+    return lines + _covered(document, coverage) + _open(document["open"], every=every_file)
 
 
 def _count(number: int, word: str) -> str:
@@ -160,7 +167,7 @@ def _covered(document: Mapping[str, Any], coverage: Mapping[str, Any]) -> list[s
     if not everyone and size is None:
         return []
     lines = []
-    for table in ("dumps", "stacks", "steps", "rank_progress", "log_events"):
+    for table in ("dumps", "stacks", "steps", "rank_progress", "log_events", *(["rank_stats"] if ranks["rank_stats"] else [])):
         missing = coverage["ranks_missing"].get(table, [])
         of = coverage["ranks_with"].get(table, len(ranks[table]))
         told = "none" if not of else f"{of:,} of {size:,}" if size else f"{of:,}"
@@ -173,18 +180,24 @@ def _covered(document: Mapping[str, Any], coverage: Mapping[str, Any]) -> list[s
     ]
 
 
-def _open(questions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The questions that could not be asked, together where the same evidence would open them."""
+def _open(questions: Sequence[Mapping[str, Any]], *, every: bool) -> list[str]:
+    """The questions that could not be asked, together where the same evidence would open them, what answers most first.
+
+    Unless `every` is asked for, what only special tools write is one line.
+    """
     if not questions:
         return ["Every question could be asked."]
     together: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for question in questions:
         together[tuple(question["lacks"])].append(question)
-    lines = ["Left open by what is missing"]
-    for lacks, group in sorted(together.items(), key=lambda item: (not item[0], item[0])):
+    lines, more = ["Left open by what is missing"], []
+    for lacks, group in sorted(together.items(), key=lambda item: (min((_place(table) for table in item[0]), default=-1), item[0])):
+        words = " or ".join(dict.fromkeys(_called(table)[0] for table in lacks))
+        if lacks and not every and not set(lacks) & {*MAIN}:
+            more.append(f"{words} ({', '.join(question['question'] for question in group)})")
+            continue
         if lacks:
-            bring = "; ".join(dict.fromkeys(COVERS[table][1] if table in COVERS else f"what fills {table}" for table in lacks))
-            words = " or ".join(dict.fromkeys(COVERS[table][0] if table in COVERS else table for table in lacks))
+            bring = "; ".join(dict.fromkeys(_called(table)[1] for table in lacks))
             lines += textwrap.wrap(
                 f"no {words}; to bring: {bring}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
             )
@@ -194,4 +207,16 @@ def _open(questions: Sequence[Mapping[str, Any]]) -> list[str]:
             lines += textwrap.wrap(
                 text, WIDTH, initial_indent="    " if lacks else "  ", subsequent_indent="      ", break_on_hyphens=False
             )
+    if more:
+        text = f"also not there: {', '.join(more)}; `rca inspect --all` says what to bring"
+        lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     return lines
+
+
+def _called(table: str) -> tuple[str, str]:
+    """What the rows of a table are called, and what to bring for them."""
+    return COVERS.get(table, (table, f"what fills {table} (`rca tables {table}`)"))
+
+
+def _place(table: str) -> int:
+    return MAIN.index(table) if table in MAIN else len(MAIN)

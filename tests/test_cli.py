@@ -281,12 +281,13 @@ def test_every_table_can_be_asked_for_and_is_there_even_when_empty(built: Path) 
 
 def test_inspect_as_text_names_files_reasons_and_rows(built: Path) -> None:
     out = call("inspect", built, "--table", "dumps").out
-    assert re.match(r".*: \d+ files, \d+ read by \d+ collectors\n\nfile +collector +ranks +when \(UTC\) +rows\n", out)
+    assert re.match(r".*: \d+ files, \d+ read by \d+ collectors\n\nfile +collector +ranks +when \(UTC, or local as marked\) +rows\n", out)
     assert re.search(r"^fr/nccl_trace_rank_\{0-7\} \(8 files\) +flight_recorder +0-7 +\d{4}-\d\d-\d\d ", out, re.MULTILINE)
     assert re.search(r"^Not read, or not all of it\n(?: .*\n)*?  notes.txt: no collector recognises it; \w+", out, re.MULTILINE)
     assert re.search(r"^  recorder dumps +8 of 8$", out, re.MULTILINE)
-    assert re.search(r"^  no replays; to bring: .*\n    replay_proof: ", out, re.MULTILINE)
+    assert re.search(r"^  also not there: .*replays \(replay_proof\)", " ".join(out.split("\n    ")), re.MULTILINE)
     every = call("inspect", built, "--all").out
+    assert re.search(r"^  no replays; to bring: .*\n    replay_proof: ", every, re.MULTILINE)
     assert all(re.search(rf"^fr/nccl_trace_rank_{rank} +flight_recorder +{rank} ", every, re.MULTILINE) for rank in range(8))
     assert f"dumps: one row per {TABLES['dumps'].grain}" in out
 

@@ -53,3 +53,10 @@ def test_what_is_not_read_has_its_reason_where_people_look(tmp_path: Path) -> No
     (tmp_path / "links.txt").write_text("Port GUID: 0\nLinkDownedCounter:....0\nSymbolErrorCounter:....3\n")
     out = call("inspect", tmp_path).out
     assert "links.txt: no collector recognises it; an InfiniBand link report" in " ".join(out.split())
+
+
+def test_every_table_that_a_question_needs_has_a_name_and_something_to_bring() -> None:
+    from apps.tour import COVERS
+
+    needed = {table for name in plugins.names("rca.analyses") for table in plugins.load("rca.analyses", name).NEEDS}
+    assert needed <= COVERS.keys()
