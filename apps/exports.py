@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
     from rca.case import Case
 
-__all__ = ["FORMATS", "MANIFEST", "exported_tables", "is_export", "new_folder", "write_case", "write_key", "write_tables"]
+__all__ = ["FORMATS", "MANIFEST", "exported_tables", "is_export", "new_folder", "refuse_to_lose", "write_case", "write_key", "write_tables"]
 
 FORMATS: Final = ("parquet", "csv", "jsonl", "case")
 MANIFEST: Final = "manifest.json"
 VERSION: Final = "rca.export/1"
+KEY: Final = "rca.key/1"
 _NOT_FINITE: Final = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 ANONYMISED: Final = "anonymised"  # instead of the fingerprint, which is a hash of names
 
@@ -60,6 +61,36 @@ def new_folder(out: Path, *, is_forced: bool) -> Iterator[Path]:
     finally:
         for folder in (draft, old):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def refuse_to_lose(file: Path, what: str, *, is_forced: bool) -> None:
+    """Raises UsageError where something lies that may not be written over: even `is_forced` all but an earlier case, timeline or key."""
+    if not os.path.lexists(file):
+        return
+    if not is_forced:
+        raise UsageError(f"{file}: something lies there; name another place, or write over an earlier {what} with --force")
+    if file.is_symlink() or not file.is_file() or not _is_earlier(file, what):
+        raise UsageError(f"{file}: no {what} that `rca export` wrote lies there, and --force replaces nothing else; name another place")
+
+
+def _is_earlier(file: Path, what: str) -> bool:
+    from rca.case import Case, is_case_file
+    from rca.errors import CaseError
+    from rca.timeline import SCHEMA
+
+    try:
+        if what == "case":
+            if not is_case_file(file):
+                return False
+            case = Case.open(file)
+            is_ours = "firstfault" in case.meta()
+            case.close()
+            return is_ours
+        with file.open("rb") as content:
+            head = content.read(200)
+    except (OSError, CaseError):
+        return False
+    return {"timeline": SCHEMA, "key": KEY}[what].encode() in head
 
 
 def write_tables(case: Case, folder: Path, kind: str, names: Iterable[str], *, is_anonymised: bool) -> dict[str, int]:
@@ -129,7 +160,7 @@ def write_key(target: Path, names: Mapping[str, Mapping[str, str]], *, is_forced
         handle = os.open(target, flags, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             os.fchmod(handle, 0o600)
-            json.dump({"schema_version": "rca.key/1", "names": names}, file, indent=2, ensure_ascii=False)
+            json.dump({"schema_version": KEY, "names": names}, file, indent=2, ensure_ascii=False)
             file.write("\n")
     except FileExistsError:
         raise UsageError(f"{target}: a file lies there; name another --key, or write over it with --force") from None

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,6 +162,7 @@ def open_session(path: str, case: str | None, site: str | None = None) -> Iterat
             return
         found = _without(inventory(root, spool / "archives"), excluded)
         target = case_path(root, case, spool, is_plain_file=_is_plain_file(root, found))
+        found = replace(found, unreadable=tuple(one for one in found.unreadable if (root / one.path) != target))  # its own case
         yield Session(root, found, target, spool, bool(case), later)
 
 

@@ -18,6 +18,8 @@ __all__ = ["IGNORED_NAMES", "Inventory", "Unreadable", "inventory", "inventory_o
 IGNORED_NAMES = frozenset({"truth.json", "case.duckdb", ".git"})  # a drill's answer is never read; a case is not evidence
 WORKSPACE = ".case-tmp-"  # part of the name of the folder a case is built in, which may lie inside the evidence
 HEAD = 560  # bytes that tell an archive
+CASE = "a case file: it is read when it is named itself (`rca diagnose FILE`), unpacked"
+MANIFEST, EXPORT = "manifest.json", b"rca.export/"  # of what `rca export` writes
 _DUCKDB = b"DUCK"
 _COMPRESSED: tuple[tuple[bytes, Compression], ...] = (
     (b"\x1f\x8b", "gzip"),
@@ -48,7 +50,8 @@ class Inventory:
         """Changes when a file is added, removed, resized or rewritten."""
         import hashlib
 
-        lines = [f"{s.path}\0{s.size_bytes}\0{s.modified_at}" for s in self.sources] + [u.path for u in self.unreadable]
+        lines = [f"{s.path}\0{s.size_bytes}\0{s.modified_at}" for s in self.sources]
+        lines += [u.path for u in self.unreadable if u.why != CASE]  # one that this very evidence made may lie beside it
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -119,7 +122,13 @@ def _add(path: Path, name: str, found: _Found, room: archives.Room | None = None
     with path.open("rb") as file:
         start = file.read(HEAD)
     if start[8:12] == _DUCKDB:
-        return  # a case of ours, whatever its name
+        found.unreadable.append(Unreadable(name, CASE))
+        return
+    if name.rpartition("/")[2] == MANIFEST and EXPORT in start[:200]:
+        found.unreadable.append(
+            Unreadable(name, "an export by `rca export` lies in this folder: name the folder itself (unpacked) to read it")
+        )
+        return
     compression: Compression = next((name for magic, name in _COMPRESSED if start.startswith(magic)), "none")
     modified = datetime.fromtimestamp(status.st_mtime, UTC) if abs(status.st_mtime) < 1 << 36 else None
     source = Source(name, path, status.st_size, compression, modified)

@@ -49,6 +49,7 @@ ARGS: Final = (
     "record",
 )
 MAX_TEXT: Final = 300
+SCHEMA: Final = "rca.timeline/1"
 
 
 class _Tracks:
@@ -127,10 +128,19 @@ def timeline(case: Tables, verdict: Verdict) -> dict[str, Any]:
             tracks.moment(pid, "verdict", f"first failure: {who}, {verdict.cause}", failed, told, scope=scope)
     begin = datetime.fromtimestamp(tracks.zero / 1e6, UTC).isoformat() if begins or failed is not None else None
     why = f"of each table the last {MAX_ROWS:,} rows that have an instant"
-    other: dict[str, Any] = {"begins_at": begin, "verdict": verdict.summary, "has_moment_of_failure": failed is not None}
+    other: dict[str, Any] = {
+        "schema_version": SCHEMA,
+        "begins_at": begin,
+        "verdict": verdict.summary,
+        "has_moment_of_failure": failed is not None,
+    }
     other["left_out"] = {table: dict(counts) for table, counts in left_out.items() if any(counts.values())}
     events = sorted(tracks.events, key=lambda e: (e["ts"], -e.get("dur", 0)))
-    return {"traceEvents": [*tracks.names(), *events], "displayTimeUnit": "ms", "otherData": {**other, "shows": why}}
+    return {
+        "otherData": {**other, "shows": why},
+        "displayTimeUnit": "ms",
+        "traceEvents": [*tracks.names(), *events],
+    }  # told by its first bytes
 
 
 def _last(case: Tables, table: str, times: tuple[str, ...]) -> tuple[pl.DataFrame, dict[str, int]]:

@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    from apps.exports import refuse_to_lose
     from rca.errors import UsageError
     from rca.tables import TABLES
 
@@ -74,9 +75,9 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--key says which neutral name is which: it needs --anonymise")
     if args.key and args.to and args.key.resolve().is_relative_to(args.to.resolve()):
         raise UsageError(f"--key {args.key}: lies in the export and would be given away with it; name another place")
-    for file in (args.timeline, args.key, args.to if args.format == "case" else None):
-        if file and file.exists() and (file.is_dir() or not args.force):
-            raise UsageError(f"{file}: something lies there; name another place, or write over a file with --force")
+    for file, what in ((args.timeline, "timeline"), (args.key, "key"), (args.to if args.format == "case" else None, "case")):
+        if file:
+            refuse_to_lose(file, what, is_forced=args.force)
 
 
 def _anonymised(case: Case, target: Path) -> tuple[Renaming, Case]:
