@@ -1,4 +1,4 @@
-"""A site's own catalogue files: the folder that --site or RCA_SITE names, laid over what is shipped."""
+"""What many verbs say alike of their arguments: the evidence, and a site's own catalogue files (--site or RCA_SITE)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import argparse
 import os
 from pathlib import Path
 
-__all__ = ["VARIABLE", "choose", "option"]
+__all__ = ["EVIDENCE", "VARIABLE", "choose", "option"]
 
 VARIABLE = "RCA_SITE"
+EVIDENCE = "the evidence: a folder, file, archive (tar, zip; compressed or not) or s3://..., or a case file or Parquet export of `rca export`"
 
 
 def option(parser: argparse.ArgumentParser) -> None:

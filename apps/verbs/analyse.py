@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from apps.site import option
+from apps.site import EVIDENCE, option
 
 __all__ = ["arguments", "run"]
 
@@ -15,7 +15,7 @@ __all__ = ["arguments", "run"]
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca analyse QUESTION PATH [--json] [--case FILE] [--site FOLDER]`."""
     parser.add_argument("question", metavar="QUESTION", nargs="?", help="a name from --list")
-    parser.add_argument("path", metavar="PATH", nargs="?", help="folder, file or .tar.gz with the evidence")
+    parser.add_argument("path", metavar="PATH", nargs="?", help=EVIDENCE)
     parser.add_argument("--list", action="store_true", help="name the questions")
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.analysis/1) on stdout")
     parser.add_argument("--case", metavar="FILE", help="where the case file goes")

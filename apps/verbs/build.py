@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from apps.site import option
+from apps.site import EVIDENCE, option
 
 __all__ = ["arguments", "run"]
 
@@ -16,7 +16,7 @@ NOT_ROWS = ("evidence", "readings", "outcomes", "findings", "cites", "hypotheses
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca build PATH [--case FILE] [--site FOLDER]`."""
-    parser.add_argument("path", metavar="PATH", help="folder, file or .tar.gz with the evidence")
+    parser.add_argument("path", metavar="PATH", help=EVIDENCE)
     parser.add_argument("--case", metavar="FILE", help="where the case file goes (default: beside the evidence, else the cache folder)")
     option(parser)
 

@@ -10,7 +10,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from apps.site import option
+from apps.site import EVIDENCE, option
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
@@ -20,7 +20,7 @@ __all__ = ["arguments", "exit_code", "run"]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca diagnose PATH [--json] [--fast] [--case FILE] [--site FOLDER]`."""
-    parser.add_argument("path", metavar="PATH", help="folder, file or .tar.gz with the evidence")
+    parser.add_argument("path", metavar="PATH", help=EVIDENCE)
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.diagnosis/1) on stdout")
     parser.add_argument("--fast", action="store_true", help="stop at the early answer; build no case when there is one")
     parser.add_argument("--case", metavar="FILE", help="where the case file goes (default: beside the evidence, else the cache folder)")

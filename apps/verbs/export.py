@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.site import option
+from apps.site import EVIDENCE, option
 
 if TYPE_CHECKING:
     from rca.anonymise import Renaming
@@ -21,7 +21,7 @@ __all__ = ["arguments", "run"]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca export PATH [--to OUT] [--format F] [--table T ...] [--anonymise [--key FILE]] [--timeline FILE] [--force]`."""
-    parser.add_argument("path", metavar="PATH", help="folder, file, archive or s3:// with the evidence, or a case file")
+    parser.add_argument("path", metavar="PATH", help=EVIDENCE)
     parser.add_argument("--to", type=Path, metavar="OUT", help="folder to write (with --format case: the file)")
     parser.add_argument("--format", choices=("parquet", "csv", "jsonl", "case"), default="parquet", help="default: parquet")
     parser.add_argument("--table", action="append", default=[], metavar="T", help="only this table (may be repeated)")

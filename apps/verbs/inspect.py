@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 
-from apps.site import option
+from apps.site import EVIDENCE, option
 
 __all__ = ["arguments", "run"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca inspect PATH [--table T ...] [--all] [--json] [--case FILE] [--site FOLDER]`."""
-    parser.add_argument("path", metavar="PATH", help="folder, file or .tar.gz with the evidence")
+    parser.add_argument("path", metavar="PATH", help=EVIDENCE)
     parser.add_argument("--table", action="append", default=[], metavar="T", help="also print the rows of this table (may be repeated)")
     parser.add_argument("--all", action="store_true", help="a line for every file, also where many are alike")
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.inspect/1) on stdout")
