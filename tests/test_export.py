@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections import defaultdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from _house import FOLDERS, SAMPLE, call, copy_built, frames, tables_of
 from rca.anonymise import Renaming, gather
 from rca.anonymous_names import Names, is_plain_word
 from rca.case import MemoryCase
+from rca.causes import CAUSES
 from rca.judge import Judgement, judge
 from rca.tables import TABLES
 from rca.timeline import timeline
@@ -101,6 +103,8 @@ def test_nothing_is_overwritten_but_an_export_and_only_when_asked(built: Path, t
 
 def test_a_place_that_takes_nothing_is_a_sentence_and_leaves_nothing(built: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
+    file = tmp_path / "file"
+    mine = (("--timeline", file), ("--format", "case", "--to", file), ("--anonymise", "--to", tmp_path / "o", "--key", file))
     done = call("export", built, "--to", tmp_path / "file" / "out")
     assert (done.code, done.err.count("\n")) == (2, 1)
     for words in (
@@ -110,9 +114,10 @@ def test_a_place_that_takes_nothing_is_a_sentence_and_leaves_nothing(built: Path
         ("--format", "case", "--table", "dumps", "--to", tmp_path / "o"),
         ("--anonymise", "--key", tmp_path / "o" / "key", "--to", tmp_path / "o"),
         ("--timeline", tmp_path / "file"),
+        *(("--force", *words) for words in mine),
     ):
         assert call("export", built, *words).code == 2, words
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "x")]
 
 
 def test_exports_that_cannot_be_read_back_say_why(built: Path, tmp_path: Path) -> None:
@@ -157,12 +162,52 @@ def test_a_timeline_keeps_the_rules_and_marks_the_first_failure(name: str) -> No
     events = document["traceEvents"]
     titles = {e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert {f"rank {rank}" for rank in verdict.ranks} <= titles or verdict.failed_at is None
-    marks = [e for e in events if e["name"].startswith("first failure")]
+    marks = [e["name"] for e in events if e.get("cat") == "verdict"]
     assert bool(marks) == (verdict.failed_at is not None)
+    planned = CAUSES[verdict.cause].attribution == "planned"
+    assert all(mark.startswith("told to stop" if planned else "first failure") for mark in marks)
     steps = case.table("steps").filter(pl.col("rank").is_not_null() & pl.col("started_at").is_not_null()).collect().height
     assert sum(e.get("cat") == "steps" for e in events) == steps
     dated = case.table("kernel_events").filter(pl.col("logged_at").is_not_null()).collect().height
     assert sum(e.get("cat") == "kernel" for e in events) == dated
+
+
+def test_a_call_without_an_instant_of_its_end_is_drawn_to_where_its_rank_went_on() -> None:
+    """gloo: what was retired ended before the next call; NCCL: queued calls that have not ended stay open, whatever follows them."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    at = [begin + timedelta(seconds=second) for second in range(20)]
+    common = {"evidence_id": "e", "is_p2p": False, "op": "all_reduce"}
+
+    def rows(rank: int, group: str, backend: str, *told: dict[str, Any]) -> list[dict[str, Any]]:
+        return [common | {"rank": rank, "group_id": group, "backend": backend} | row for row in told]
+
+    gloo = [{"record_id": n, "state": "scheduled", "is_retired": n < 3, "created_at": at[n]} for n in range(4)]
+    other = {"record_id": 4, "state": "scheduled", "is_retired": True, "created_at": at[4]}
+    queued = [{"record_id": n, "state": "scheduled", "is_retired": False, "created_at": at[n]} for n in range(3)]
+    seen = [
+        {"record_id": 0, "state": "completed", "is_retired": True, "created_at": at[0], "started_at": at[1], "completed_at": at[2]},
+        {"record_id": 1, "state": "completed", "is_retired": False, "created_at": at[0], "started_at": at[3]},
+        {"record_id": 2, "state": "started", "is_retired": False, "created_at": at[0], "started_at": at[6]},
+    ]
+    told = [
+        *rows(0, "dp", "gloo", *gloo),
+        *rows(0, "tp", "gloo", other),
+        *rows(0, "dp", "gloo", {"record_id": 5, "state": "scheduled", "is_retired": None, "created_at": at[10]}),
+        *rows(1, "dp", "nccl", *queued),
+        *rows(2, "dp", "nccl", *seen),
+    ]
+    verdict = judge(MemoryCase(frames(SAMPLE))).verdict
+    frame = pl.DataFrame(told, schema_overrides=TABLES["collectives"].schema, strict=False, infer_schema_length=None)
+    document = timeline(MemoryCase({"collectives": TABLES["collectives"].frame(frame.to_dict(), height=frame.height)}), verdict)
+    assert_trace(document)
+    calls = [e for e in document["traceEvents"] if e["ph"] == "X"]
+    found = sorted((e["pid"], e["ts"] // 10**6, e["dur"] // 10**6, e["args"]["ended"], "end" in e["args"]) for e in calls)
+    assert found == [
+        *((0, 0, 1, True, True), (0, 1, 1, True, True), (0, 2, 1, True, True), (0, 3, 7, False, False)),
+        *((0, 4, 6, True, True), (0, 10, 0, False, False)),
+        *((1, 0, 10, False, False), (1, 1, 9, False, False), (1, 2, 8, False, False)),
+        *((2, 1, 1, True, False), (2, 3, 3, True, True), (2, 6, 4, False, False)),
+    ]
 
 
 def test_a_timeline_is_bounded_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +221,8 @@ def test_a_timeline_is_bounded_and_says_what_it_lacks(monkeypatch: pytest.Monkey
 
 
 def test_the_command_writes_a_timeline(built: Path, tmp_path: Path) -> None:
-    assert call("export", built, "--timeline", tmp_path / "t.json").code == 0
+    for more in ((), ("--force",)):
+        assert call("export", built, "--timeline", tmp_path / "t.json", *more).code == 0
     assert_trace(json.loads((tmp_path / "t.json").read_text()))
 
 
@@ -218,6 +264,8 @@ SECRETS = (
     ),
     *("fe80::1ff:fe23:4567:890a", "0c:42:a1:5d:11:9e", "d8f1c2aa-53b0-4e8f-9a77-0b2f6c3e9d10", "1650324012345", "i-0abc12345def67890"),
     *("acme-checkpoints", "pretrain-zephyr", "4711f00dba5eba11"),
+    *("vosk", "mirelpod", "ostrans", "tolvctr", "brunnimg", "krapfen", "rackel9", "kobel", "3f1c2d9e", "lindwurm", "wibbel", "holunder"),
+    *("quittenpkg", "zwetschge", "spargelkey", "trn-blue-[", "trnblue", "998877665544"),
 )
 
 
@@ -243,6 +291,62 @@ def secretive(folder: Path) -> Path:
         "2026-11-29T21:14:12,000000+00:00 NVRM: GPU at PCI:0000:3b:00: GPU-d8f1c2aa-53b0-4e8f-9a77-0b2f6c3e9d10\n"
         "2026-11-29T21:14:12,100000+00:00 NVRM: GPU Board Serial Number: 1650324012345\n"
         "2026-11-29T21:14:13,000000+00:00 NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+    )
+    (folder / "services").mkdir()
+    state = {
+        "terminated": {
+            "exitCode": 137,
+            "reason": "OOMKilled",
+            "finishedAt": "2026-11-29T21:16:00Z",
+            "message": "on trn-blue-07 by lindwurm",
+        }
+    }
+    container = {"name": "tolvctr", "image": "registry.krapfen.com/brunnimg:1", "restartCount": 0, "state": state}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "mirelpod-0", "namespace": "ostrans", "uid": "3f1c2d9e-1111-4222-8333-abcdefabcdef"},
+        "spec": {"nodeName": "trn-blue-07", "containers": [{"name": "tolvctr", "image": container["image"]}]},
+        "status": {"phase": "Failed", "podIP": "10.31.7.10", "containerStatuses": [container]},
+    }
+    (folder / "services" / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod]}))
+    (folder / "services" / "dcgm.prom").write_text(
+        "2026-11-29T21:16:00Z\n"
+        'DCGM_FI_DEV_XID_ERRORS{gpu="0",Hostname="trn-blue-07",instance="10.31.7.9:9400",rack="rackel9",cluster="kobel",spargelkey="holunder",'
+        'account_id="998877665544",exported_pod="mirelpod-3"} 79\n'
+    )
+    (folder / "services" / "goodput.json").write_text(
+        json.dumps(
+            [
+                {"job_name": "wibbel-z", "step_count": 4, "step_start_time": 1795986588.0},
+                {"job_name": "wibbel-z", "job_start_time": 1795986580.0},
+            ]
+        )
+    )
+    (folder / "services" / "job.txt").write_text(
+        "JobId=4106 JobName=wibbel2\n   UserId=jdoe42(700) GroupId=acme(70) MCS_label=N/A\n   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)\n"
+        "   SubmitTime=2026-11-29T08:00:00 StartTime=2026-11-29T08:02:00 EndTime=2026-11-29T09:02:00\n   NodeList=trn-blue-[07-08]\n"
+        "   Comment=ticket of holunder\n"
+    )
+    (folder / "services" / "nodes.txt").write_text(
+        "NodeName=trn-blue-08 NodeAddr=10.31.7.10 State=DOWN+DRAIN ThreadsPerCore=1\n"
+        "   Reason=gpu3 bad, see QX-99 by lindwurm [jdoe42@2026-11-29T21:02:00]\n"
+    )
+    (folder / "services" / "pip_freeze.trn-blue-07.txt").write_text(
+        "torch==2.5.1\nnvidia-nccl-cu12==2.21.5\nquittenpkg==1.0+zwetschge\nzwetschge @ file:///home/jdoe42/zwetschge\n"
+    )
+    (folder / "services" / "trn-blue-07.dmesg.log").write_text(
+        "2026-11-29T21:00:01,000000+00:00 nfs: server vosknfs.krapfen.internal not responding, still trying\n"
+        "2026-11-29T21:00:01,000000+00:00 LustreError: 11-0: voskfs-OST0001-osc-ffff: operation ost_read to node 10.31.7.9@o2ib failed: rc = -110\n"
+        "2026-11-29T21:00:02,000000+00:00 oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/kubepods/burstable/"
+        "pod3f1c2d9e-1111-4222-8333-abcdefabcdef/xx,task=python,pid=99,uid=5001\n"
+        "2026-11-29T21:00:02,000000+00:00 Memory cgroup out of memory: Killed process 99 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB, "
+        "shmem-rss:0kB, UID:5001 pgtables:1kB oom_score_adj:0\n"
+    )
+    (folder / "rank_1.stderr.log").write_text(
+        "2026-11-29 21:16:04,617 [rank1] ERROR Traceback (most recent call last):\n"
+        '  File "/home/jdoe42/acme-llm/train.py", line 10, in main\n'
+        "RuntimeError: tcp://trn-blue-09:1234 and TRN_BLUE_08 and trnblue08, trn-blue-11-ib0<40123>, lindwurm@vosklogin of vosk.krapfen.internal\n"
     )
     (folder / "sacct.txt").write_text(
         "JobID|JobName|User|Partition|State|ExitCode|NodeList\n8012944|pretrain-zephyr|jdoe42|gpu|NODE_FAIL|1:0|trn-blue-[07-08]\n"
@@ -303,6 +407,7 @@ def naming(*texts: str, hosts: tuple[str, ...] = (), users: tuple[str, ...] = ()
     [
         ("gpu-a01: lost", "host-0001: lost"),
         ("GPU-A01.cluster.corp.example:29500 is gone", "host-0001:29500 is gone"),
+        ("GPU_A01 and gpua01 are one, gpu-a[01-02] two", "host-0001 and host-0001 are one, name-0001 two"),
         ("from_gpu-a01_to_gpu-a02.log", "from_host-0001_to_host-0002.log"),
         ("gpu-a011 and xgpu-a01 are others", "gpu-a011 and xgpu-a01 are others"),
         ("node a is a node, and a GPU of node b", "node a is a node, and a GPU of node b"),
