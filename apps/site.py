@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["EVIDENCE", "VARIABLE", "choose", "option"]
 
 VARIABLE = "RCA_SITE"
-EVIDENCE = "the evidence: a folder, file, archive (tar, zip; compressed or not) or s3://, gs://, az://; or a case file or Parquet export of `rca export`"
+EVIDENCE = "the evidence: a folder, a file, an archive (tar, zip; compressed or not), s3://, gs:// or az://; or a case file or Parquet export"
 
 
 def option(parser: argparse.ArgumentParser) -> None:
