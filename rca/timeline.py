@@ -2,6 +2,7 @@
 
 Format: Chrome's trace events (JSON object form). Spans are complete events (`X`), moments instant ones (`i`); times are microseconds after the first
 instant of the case. Spans that overlap lie on tracks of their own, since a track may only nest. What has no instant is left out, and counted.
+A call whose end is known and its instant not (gloo's recorder writes none) is drawn to where its rank went on, and says `end: at the latest`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from rca.causes import CAUSES
 from rca.types import Tables, Verdict
 
 __all__ = ["MAX_ROWS", "timeline"]
@@ -48,6 +50,8 @@ ARGS: Final = (
     "path",
     "record",
 )
+LANE: Final = ("evidence_id", "rank", "group_id", "is_p2p", "src", "dst")  # calls of one lane end in the order in which they were made
+AT_THE_LATEST: Final = "at the latest: the recorder has no instant of it; a rank that did not wait for it may have gone on before"
 MAX_TEXT: Final = 300
 SCHEMA: Final = "rca.timeline/1"
 
@@ -106,6 +110,7 @@ def timeline(case: Tables, verdict: Verdict) -> dict[str, Any]:
     frames, left_out = {}, {}
     for table, times in {**{t: begin for t, _, _, begin, _, _ in SPANS}, **{t: (at,) for t, _, _, at in MOMENTS}}.items():
         frames[table], left_out[table] = _last(case, table, times)
+    frames["collectives"] = _with_bounds(frames["collectives"])
     begins = [int(frame["_at"][0]) for frame in frames.values() if frame.height]
     zero, last = min(begins, default=0), max((int(frame["_at"][-1]) for frame in frames.values() if frame.height), default=0)
     failed = _microseconds(verdict.failed_at)
@@ -122,10 +127,10 @@ def timeline(case: Tables, verdict: Verdict) -> dict[str, Any]:
                 tracks.process(row.get("rank"), row.get("host")), track, str(row.get(name) or table), row["_at"], _args(row) | text
             )
     if failed is not None:
-        who = f"rank {', '.join(map(str, verdict.ranks))}" if verdict.ranks else "nobody named"
+        mark = _mark(verdict)
         told = {"summary": verdict.summary, "cause": verdict.cause, "probability": verdict.probability}
         for pid, scope in ((JOB, "g"), *((rank, "p") for rank in verdict.ranks)):
-            tracks.moment(pid, "verdict", f"first failure: {who}, {verdict.cause}", failed, told, scope=scope)
+            tracks.moment(pid, "verdict", mark, failed, told, scope=scope)
     begin = datetime.fromtimestamp(tracks.zero / 1e6, UTC).isoformat() if begins or failed is not None else None
     why = f"of each table the last {MAX_ROWS:,} rows that have an instant"
     other: dict[str, Any] = {
@@ -152,11 +157,46 @@ def _last(case: Tables, table: str, times: tuple[str, ...]) -> tuple[pl.DataFram
     return frame, {"without_an_instant": counts["all"] - counts["dated"], "earlier": counts["dated"] - frame.height}
 
 
+def _with_bounds(calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls with `_ended` (known to have ended) and `_bound`, us: when they had at the latest, where the recorder has no instant of the end.
+
+    Ended has what is completed, what gloo retired, and what lies before such a call in its lane. Who uses gloo waits for a call before the next one
+    of the group, or of any group; NCCL's calls are queued, and run one after another: there the next one's start tells.
+    """
+    is_gloo = (pl.col("backend") == "gloo").fill_null(value=False)
+    done = ((pl.col("state") == "completed") | pl.col("completed_at").is_not_null() | (is_gloo & pl.col("is_retired"))).fill_null(
+        value=False
+    )
+    seen = pl.when(is_gloo).then(pl.col("created_at")).otherwise(pl.coalesce("started_at", "completed_at")).dt.epoch("us")
+    rows = calls.sort("record_id", "_at", maintain_order=True).with_columns(done.cast(pl.Int8).alias("_done"), seen.alias("_seen"))
+    rows = rows.with_columns(
+        (pl.col("_done").cum_max(reverse=True).over(LANE) == 1).alias("_ended"),
+        pl.col("_seen").shift(-1).over(LANE).alias("_next"),
+        pl.when(is_gloo).then(pl.col("_seen").shift(-1).over("evidence_id", "rank")).alias("_next_of_any"),
+    )
+    bound = pl.coalesce("_next", "_next_of_any")
+    return rows.with_columns(pl.when("_ended").then(bound).alias("_bound")).sort("_at", maintain_order=True)
+
+
+def _mark(verdict: Verdict) -> str:
+    """What the mark at the verdict's moment says, in the verdict's own sense: a job that was told to stop has no first failure."""
+    cause = verdict.cause.replace("_", " ")
+    if CAUSES[verdict.cause].attribution == "planned" and not verdict.ranks:
+        return f"told to stop: {cause}, nothing failed"
+    if verdict.cause == "healthy":
+        return "no fault"
+    who = f"rank {', '.join(map(str, verdict.ranks))}" if verdict.ranks else ", ".join(verdict.hosts) or "nobody named"
+    return f"first failure: {who}, {cause}"
+
+
 def _add_span(tracks: _Tracks, row: Mapping[str, Any], track: str, name: str, end: str | None, length: str | None, last: int) -> None:
     begin, args = row["_at"], _args(row)
     if end is not None:
         ended = _microseconds(row[end])
-        args |= {"ended": ended is not None}
+        args |= {"ended": ended is not None or row["_ended"]}
+        if ended is None and row["_ended"]:
+            args |= {"end": AT_THE_LATEST}
+            ended = row["_bound"]
         took = max((last if ended is None else ended) - begin, 0)
     else:
         took = max(int((row[str(length)] or 0.0) * 1e6), 0)
