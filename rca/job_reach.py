@@ -66,7 +66,7 @@ def reach_of(case: Tables, own_logs: Collection[str], left_out: Collection[str])
     losses, is_sound = _noted(case, own)
     looks = [span[1] for span in (job.sampled, job.logged) if span is not None]
     return Reach(
-        job, own, min((s.first for s in steps), default=None), max((_furthest(s, ended) for s in steps), default=None),
+        job, own, min((s.first for s in steps), default=None), max((_furthest(s, ended, is_stop=bool(job.calls)) for s in steps), default=None),
         max((s.last for s in steps), default=None), min(begun, default=None),
         max((*ends, *looks, *([ended] if ended is not None else [])), default=None), losses, is_sound, bool(sure), names,
         bool(job.hosts) and job.world_size is not None and len(job.hosts) >= job.world_size,
@@ -95,7 +95,7 @@ def _of_timings(file: TimedFile) -> _Steps:
 
 
 def _of_logs(case: Tables, logs: Collection[str], ended: datetime | None) -> Iterator[_Steps]:
-    """Steps that logs of the job's processes print. Where stamps lack their zone, the one counts by which the log ends least before the job did."""
+    """Steps that logs of the job's processes print. Where stamps lack their zone, the log ends nearest to the end of the job."""
     rows = case.table("progress").filter(pl.col("evidence_id").is_in(sorted(logs)) & pl.col("step").is_not_null())
     for _, own in rows.select("evidence_id", "step", "ended_at", "ended_at_local").collect().group_by("evidence_id", maintain_order=True):
         steps, dated = sorted(set(own["step"].to_list())), own["ended_at"].drop_nulls().to_list()
@@ -110,7 +110,7 @@ def _placed(texts: list[str], ended: datetime | None) -> tuple[datetime | None, 
     if ended is None or not moments:
         return None, None
     end = max(moments).replace(tzinfo=ended.tzinfo)
-    zone = (ended - end) // QUARTER * QUARTER
+    zone = round((ended - end) / QUARTER) * QUARTER
     return min(moments).replace(tzinfo=ended.tzinfo) + zone, end + zone
 
 
@@ -122,9 +122,14 @@ def local_time(text: str) -> datetime | None:
         return None
 
 
-def _furthest(steps: _Steps, ended: datetime | None) -> int:
-    """The step that was reached at most, counted from the last one known and the time that was left."""
-    rest = (ended - steps.end).total_seconds() if ended is not None and steps.end is not None else 0.0
+def _furthest(steps: _Steps, ended: datetime | None, *, is_stop: bool) -> int:
+    """The step that was reached at most, counted from the last one known and the time that was left.
+
+    `is_stop`: `ended` is of the last recorded call, not of a look at the job, which may have stood still by then for long: before a look,
+    only what does not show the steps from the first on (a window of a profiler, a ring) may have left some out.
+    """
+    is_open = ended is not None and steps.end is not None and (is_stop or steps.first > 1)
+    rest = (ended - steps.end).total_seconds() if is_open and ended is not None and steps.end is not None else 0.0
     more = HASTE * rest / steps.step_s if rest > 0 and steps.step_s > 0 else 0.0
     return steps.last + max(LOST_STEPS, steps.every) + int(min(more, 1e15))
 

@@ -125,6 +125,107 @@ class TestTimings:
         assert len(found["old"]) == 8
 
 
+HOSTS = [{"evidence_id": "map", "rank": rank, "host": f"host-{rank // 2}"} for rank in range(4)]
+WORLD = [{"evidence_id": "fr/0", "group_id": "world:0", "kind": "world", "size": 4}]
+DAY = timedelta(days=1)
+
+
+def series(losses: dict[int, float | None], **values: Any) -> list[dict[str, Any]]:
+    """Losses by step, as a trainer saves them; None = not finite."""
+    return [
+        {"evidence_id": "other/x", "record": f"E{step}", "step": step, "loss": loss, "is_finite": loss is not None, **values}
+        for step, loss in losses.items()
+    ]
+
+
+def rows(num: int = 4, **values: Any) -> list[dict[str, Any]]:
+    return [{"evidence_id": "other/x", "record": f"L{n + 1}", "rank": n, **values} for n in range(num)]
+
+
+NUMBERS = [
+    {"evidence_id": f"own/n{rank}", "rank": rank, "step": step, "loss": 2.0 - step / 100, "grad_norm": 1.0, "is_finite": True}
+    for rank in range(4)
+    for step in range(20)
+]
+
+
+class TestReports:
+    """A job of 4 ranks on two hosts, whose timings show steps 0 to 19 from noon on, and whose numbers are finite."""
+
+    def judged(self, **more: Sequence[dict[str, Any]]) -> str:
+        """Why `other/x` is left out; "" where it stays. Nothing of the job's own may go."""
+        tables: dict[str, list[dict[str, Any]]] = {
+            "steps": timings("own"), "dumps": dumps(for_s=5.0), "ranks": HOSTS, "groups": WORLD, "rank_progress": NUMBERS,
+            "host_logs": [{"evidence_id": "kernel/0", "host": "host-0"}],
+        }  # fmt: skip
+        found = left_out(**{name: [*tables.get(name, []), *more.get(name, [])] for name in {*tables, *more}})
+        assert set(found) <= {"other"}
+        return found.get("other", [""])[0]
+
+    @pytest.mark.parametrize(
+        ("table", "told", "why"),
+        [
+            ("progress", series({10: 1.9, 20: None, 40: None}), "goes to step 40, and the job reached step 19"),
+            ("progress", series({5: 1.9, 10: None}), "at step 10 is not finite"),
+            ("progress", series({5: 1.95, 10: 1.9, 15: 900.0}), "go other ways"),
+            ("progress", series({5: 7.8, 10: 7.6, 15: 7.4}), ""),  # the sum of four
+            ("progress", series({5: 1.95, 19: 1.8, 25: 1.7}), ""),  # the last steps of ranks may be lost
+            ("progress", series({20: None}), ""),  # after the last one that is known to be sound
+            ("progress", series({400: 1.9}, ended_at=NOON), ""),  # counted otherwise, in the time of the job
+            ("progress", series({5: 1.9}, ended_at_local="2026-02-01T12:00:00"), "before the job began"),
+            ("progress", series({5: 1.9}, ended_at_local="2026-03-01T02:00:00"), ""),  # some zone
+            ("steps", rows(step=1000, step_s=0.5), "goes to step 1000"),
+            ("steps", rows(step=3, step_s=0.5, host="gpu-7"), "rank 0 is on gpu-7 there, and on host-0 in the job"),
+            ("rank_stats", rows(name="gpu", score_ratio=0.5, host="gpu-7"), "another job: rank 0"),
+            ("rank_stats", rows(name="gpu", score_ratio=0.5, host="HOST-1.site.example"), ""),  # of the job, whichever rank is meant
+            ("rank_stats", rows(name="gpu", score_ratio=0.5, host="10.0.0.7"), ""),  # an address is no name
+            ("rank_stats", rows(name="gpu", score_ratio=0.5), ""),
+            ("rank_stats", rows(6, name="gpu", score_ratio=0.5), "it has a rank 5, and the job 4 ranks"),
+            ("rank_stats", rows(name="gpu", score_ratio=0.5, logged_at=NOON + DAY), "after the job ended"),
+            ("trainer_events", rows(event="stop", step=5000), "goes to step 5000"),
+            ("trainer_events", rows(event="stop", logged_at=NOON - DAY), "before the job began"),
+            ("rank_states", rows(is_hang=True, logged_at=NOON - DAY), "before the job began"),
+            ("rank_states", rows(is_hang=True, logged_at=NOON + DAY), ""),  # it still stands when somebody looks
+            ("gpu_samples", [{"evidence_id": "other/x", "name": "XID", "host": "gpu-7"}], "it is of host gpu-7"),
+            ("gpu_samples", [{"evidence_id": "other/x", "name": "XID", "host": h} for h in ("gpu-7", "host-1")], ""),
+            ("node_events", [{"evidence_id": "other/x", "host": "gpu-7"}], "it is of host gpu-7"),
+            ("node_events", [{"evidence_id": "other/x", "host": "host-1", "logged_at": NOON - DAY}], ""),  # others judge their age
+            ("nccl_calls", [{"evidence_id": "other/x", "comm": "a", "group_rank": 1, "group_size": 64}], "a communicator has 64 ranks"),
+            ("nccl_ras", [{"evidence_id": "other/x", "comm": "a", "ranks_per_comm": 4}], ""),
+            ("nccl_ras", [{"evidence_id": "other/x", "comm": "a", "ranks_per_comm": 8}], "a communicator has 8 ranks"),
+        ],
+    )  # fmt: skip
+    def test_go_where_they_contradict_the_job(self, table: str, told: list[dict[str, Any]], why: str) -> None:
+        assert self.judged(**{table: told}).count(why) >= 1
+        assert bool(self.judged(**{table: told})) == bool(why)
+
+    def test_steps_before_the_first_that_is_known(self) -> None:
+        late = [row | {"step": row["step"] + 1000} for row in timings("own")]
+        for first, goes in ((100, True), (990, False), (1005, False)):
+            found = left_out(steps=late, dumps=dumps(), progress=series({first: 1.9}))
+            assert bool(found) == goes
+
+    def test_what_tells_nothing_of_the_job_stays(self) -> None:
+        told = rows(step=1000, step_s=0.5)
+        assert left_out(steps=told) == left_out(steps=told, dumps=dumps()) == left_out(progress=series({40: None})) == {}
+
+    def test_a_profile_of_some_steps_bounds_no_job_that_ran_on(self) -> None:
+        few = timings("own", num=3, first=10)
+        assert left_out(steps=few, dumps=dumps(after_s=0.0, for_s=300.0), progress=series({600: 1.9})) == {}
+        assert set(left_out(steps=few, dumps=dumps(after_s=0.0, for_s=300.0), progress=series({6000: 1.9}))) == {"other"}
+
+    def test_machines_that_bear_other_names_than_the_ranks_tell_nothing(self) -> None:
+        samples = [{"evidence_id": "other/x", "name": "XID", "host": "gpu-7"}]
+        assert left_out(steps=timings("own"), dumps=dumps(), ranks=HOSTS, groups=WORLD, gpu_samples=samples) == {}
+
+    def test_the_files_of_a_folder_go_together(self) -> None:
+        named = [row | {"evidence_id": f"other/{row['rank']}", "host": "gpu-7"} for row in rows(name="gpu", score_ratio=0.5)]
+        silent = [{"evidence_id": "other/x", "rank": 1, "name": "gpu", "score_ratio": 0.5}]
+        assert "another job" in self.judged(rank_stats=[*named, *silent])
+        found = left_out(steps=timings("own"), dumps=dumps(), ranks=HOSTS, groups=WORLD, rank_stats=[*named, *silent])
+        assert len(found["other"]) == 5
+
+
 def combined(folder: Path, own: str, other: str, kinds: Sequence[str], beside: str) -> Path:
     """A shipped case with these kinds of evidence of another one, in a folder beside its own or in their place."""
     copy_case(own, folder)
