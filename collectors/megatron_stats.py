@@ -148,7 +148,7 @@ class _Reading:
             if header := _HEADER.search(piece):
                 lead = piece[: header.start()].rstrip()
                 line = parse(f"{lead} INFO .", number)
-                said = {"host": line.host, "step": _step(above), "logged_at": line.at, "logged_at_local": line.local}
+                said = {"host": line.host, "step": _step(above), "report": number, "logged_at": line.at, "logged_at_local": line.local}
                 begun = _Timers(_lead(lead), header["kind"], {"source": "megatron_timers", **said}, number)
                 others = [timers for timers in self._open if not (timers.lead.startswith(begun.lead) or begun.lead.startswith(timers.lead))]
                 self._open = [begun, *others]
@@ -176,6 +176,7 @@ class _Reading:
             "rank": rank,
             "host": line.host,
             "step": None if found["rank"] else _step(above),
+            "report": number,
             "logged_at": line.at,
             "logged_at_local": line.local,
         }

@@ -40,6 +40,7 @@ _HEADING: Final = (
     r"|(?P<what2>gpu|section)s?[_ ](?P<mode2>relative|individual)[_ ]perf(?:ormance)?[_ ]scores?\b"
     r"|(?P<what3>gpu) (?P<mode3>relative|individual) perf(?:ormance)?:"
 )
+_OF: Final = re.compile(r"(?i)\b(?:worst|best) performing \d{1,7}/(?P<of>\d{1,7}) ranks:")
 _SCORE: Final = rf"Rank ?= ?(?P<of>\d{{1,7}}) Node ?= ?(?P<node>\S{{1,255}}) Score ?= ?(?P<listed>{_NUMBER})\b"
 _TOKEN: Final = re.compile(
     rf"(?i){_HEADING}|{_SCORE}|(?P<nodes>\brank_to_node\b)"
@@ -96,6 +97,7 @@ class _Reader:
         self._began = 0
         self._until = 0  # line up to which a list of the callback may go on
         self._at: tuple[datetime | None, str | None] = (None, None)
+        self._num_ranks: int | None = None  # that a list of the callback says to be of
 
     @property
     def is_within(self) -> bool:
@@ -116,6 +118,8 @@ class _Reader:
             return
         if self._until and number > self._until:
             self._leave()
+        if self._is_list and (of := _OF.search(text)):
+            self._num_ranks = int(of["of"])
         for found in _TOKEN.finditer(text):
             if mode := found["mode"] or found["mode2"] or found["mode3"]:
                 self._enter((found["what"] or found["what2"] or found["what3"]).lower(), mode.lower(), text, number)
@@ -155,14 +159,15 @@ class _Reader:
             self._began, self._at = number, (said.at, said.local)
 
     def _leave(self) -> None:
-        self._name, self._section, self._depth, self._until = None, None, 0, 0
+        self._name, self._section, self._depth, self._until, self._num_ranks = None, None, 0, 0, None
 
     def _score(self, rank: int, value: str, number: int, host: str | None) -> None:
         at, local = self._at
         self.stats.append(
             {
                 "record": f"L{number}", "rank": rank, "host": host, "name": (self._name or self._section or "") + self._suffix, "source": "nvrx",
-                "score_ratio": json_of.number(value), "logged_at": at, "logged_at_local": local if at is None else None,
+                "report": self._began, "num_ranks": self._num_ranks, "score_ratio": json_of.number(value), "logged_at": at,
+                "logged_at_local": local if at is None else None,
             }
         )  # fmt: skip
 

@@ -84,6 +84,61 @@ def test_of_several_reports_most_and_the_last_must_agree() -> None:
         assert [finding.ranks for finding in asked(rows).findings if finding.ranks] == ([ranks] if ranks else [])
 
 
+def test_a_rank_that_became_slow_in_mid_run_is_named_once_it_lasts() -> None:
+    slow, fine = near(8, r3=0.5), near(8)
+    for order, ranks in (
+        ((fine, fine, fine, slow, slow, slow), [(3,)]),
+        ((fine,) * 20 + (slow,) * 3, [(3,)]),
+        ((fine, fine, fine, fine, slow, slow), []),  # two are no lasting run
+        ((fine, fine, fine, slow, slow, slow, fine), []),  # over
+        ((fine, fine, fine, slow, fine, slow, slow), []),
+    ):
+        rows = [row for line, values in enumerate(order, 1) for row in report("gpu", values, line=line * 10)]
+        findings = asked(rows).findings
+        assert [finding.ranks for finding in findings if finding.ranks] == ranks, len(order)
+
+
+def listed(scores: Mapping[int, float], line: int, *, is_told: bool = True) -> list[dict[str, Any]]:
+    """A report that lists the three worst and best ranks of all, a line each."""
+    order = sorted(scores, key=scores.__getitem__)
+    fixed = {"evidence_id": "f" * 16, "name": "gpu", "source": "nvrx", "report": line, "num_ranks": len(scores) if is_told else None}
+    return [
+        {**fixed, "record": f"L{line + 1 + at}", "rank": rank, "score_ratio": scores[rank]}
+        for at, rank in enumerate(order[:3] + order[-3:])
+    ]
+
+
+def test_lists_of_the_worst_and_best_are_compared_report_by_report() -> None:
+    rng = np.random.default_rng(2)
+
+    def scores(*, slow: bool) -> dict[int, float]:
+        found = {rank: float(value) for rank, value in enumerate(rng.uniform(0.94, 1.0, 16))}
+        return found | ({11: 0.58} if slow else {})
+
+    for when, ranks in (
+        ((True,), [(11,)]),
+        ((False, True, True, True), [(11,)]),
+        ((False,) * 6 + (True,) * 3, [(11,)]),
+        ((True,) * 4, [(11,)]),
+        ((False,) * 4, []),
+        ((True, True, True, False), []),  # no longer among the worst
+        ((False, False, False, True), []),
+    ):
+        for is_told in (True, False):
+            rows = [row for at, slow in enumerate(when, 1) for row in listed(scores(slow=slow), at * 100, is_told=is_told)]
+            if is_told or when[-1]:  # one that does not say of how many it is may have lost a rank
+                assert [finding.ranks for finding in asked(rows).findings if finding.ranks] == ranks, (when, is_told)
+
+
+def test_a_detectors_own_warning_is_cited() -> None:
+    rows = listed(dict(enumerate(near(16, r11=0.5))), 100)
+    warned = [{"evidence_id": "f" * 16, "record": f"L{line}", "event": "straggler_gpus_relative", "rank": 11} for line in (7, 99)]
+    (finding,) = asked(rows, trainer_events=TABLES["trainer_events"].rows(warned)).findings
+    assert "of 16" in finding.says
+    assert "2 warnings" in finding.says
+    assert [cite.record for cite in finding.cites if cite.table == "trainer_events"] == ["L99"]
+
+
 def test_a_rank_that_writes_its_own_file_is_compared_with_the_others() -> None:
     rows = [report("gpu", near(8, r5=0.5), file=f"{rank:016d}")[rank] for rank in range(8)]
     assert accused(asked(rows).findings) == [("reported_slow", (5,))]

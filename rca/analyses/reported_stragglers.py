@@ -4,7 +4,8 @@
    compare nobody with anybody: they name no rank, whoever stands beside them.
 2. Compare by the logarithm of how slow a rank is. It stands alone when it lies far behind the middle of the ranks, these lie near each other, and
    it is one of very few. A threshold alone is none: of healthy GPUs most may score below 0.75, as only the best is 1.
-3. Several reports: it stands alone in most of them and in the last.
+3. Several reports: it stands alone in the last and in most, or, where it became slow in mid-run, in each of the last few. Each report is compared
+   by itself; of one that lists but the worst and best ranks, all others lie between these. A detector's warning that names the rank is its word.
 4. Only scores of the GPU (kernels without communication) accuse, and times of computation among ranks of one pipeline stage; other sections hold
    waiting, data or other work, and are shown.
 5. Where the job's own timings of computation show the rank as fast as its peers, the report is shown and accuses nobody.
@@ -31,7 +32,7 @@ from rca.types import Cite, Finding, Sign, Tables
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("rank_stats",)
-USES = ("steps", "ranks", "groups", "memberships", "dump_index", "log_events")
+USES = ("steps", "ranks", "groups", "memberships", "dump_index", "log_events", "trainer_events")
 SIGNS = {
     "reported_slow": Sign("slowness", ("slow_rank", "gpu_fault", "unknown")),
     "many_below": Sign("mention", (), is_note=True),
@@ -44,9 +45,11 @@ NEAR: Final = 0.15  # that the slowest of the others lies behind the middle at m
 MIN_RANKS: Final = 4  # of which a middle can be told
 FEW: Final = 8  # one of so many ranks may stand alone, of more one in so many
 MOST: Final = 2 / 3  # of the reports
+LASTING: Final = 3  # reports in a row, up to the last one, in which a rank that became slow in mid-run stands alone
 AS_FAST: Final = 1.1  # own computation over that of the peers up to which timings contradict a report
 WARM_UP: Final = 2  # first steps of the job's own timings
 MAX_CITES: Final = 4
+WARNINGS: Final = ("straggler_gpus_relative", "straggler_gpus_individual")  # events in which a detector names ranks itself
 _INDIVIDUAL: Final = "_individual"
 _COMPUTE: Final = re.compile(
     r"(?i)^(?:(?:fwd|bwd|forward|backward)(?:[-_ ]?(?:compute|pass))?|compute(?:[-_ ]\w{1,30})?|\w{1,30}[-_ ]compute)$"
@@ -61,6 +64,11 @@ class _Report:
     name: str
     slow: Mapping[int, float]
     rows: Mapping[int, Row]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it lists but the worst and best of its ranks."""
+        return any((row.get("num_ranks") or 0) > len(self.rows) for row in self.rows.values())
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
@@ -87,7 +95,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
                 )
             else:
                 accused.setdefault(rank, last)
-        if not _alone(own) and (note := _many(own[-1])):
+        if not _alone(own) and (note := _many(own)):
             notes.append(note)
     if len(accused) > max(1, max(len(report.slow) for report in reports) // FEW):  # by several sections: together they are no exception
         notes += [_apart(report, rank, "and so are others elsewhere") for rank, report in accused.items()]
@@ -96,22 +104,49 @@ def analyse(case: Tables) -> Sequence[Finding]:
 
 
 def _reports(case: Tables) -> list[_Report]:
-    """Reports in the order of their lines: a rank that comes again under one name begins the next one."""
+    """Reports of each name in their order; ranks that report one by one, each for itself, are put together, the first of each first."""
     rows = case.table("rank_stats").filter(
         pl.col("rank").is_not_null() & (pl.col("score_ratio").is_not_null() | pl.col("value_s").is_not_null())
     )
-    found: dict[tuple[str, int], dict[int, Row]] = {}
-    count: dict[tuple[str, str, int], int] = defaultdict(int)
-    kept = rows.select("evidence_id", "record", "name", "rank", "host", "score_ratio", "value_s").collect().iter_rows(named=True)
-    for row in sorted(kept, key=lambda row: (row["evidence_id"], _place(row["record"]), row["record"], row["rank"], str(row["name"]))):
+    kept = rows.select(
+        "evidence_id", "record", "name", "rank", "host", "score_ratio", "value_s", "report", "num_ranks", "logged_at", "logged_at_local"
+    )
+    written: dict[tuple[str, str, int], list[dict[int, Row]]] = {}  # name, file and report; cut again where a rank comes a second time
+    for row in sorted(
+        kept.collect().iter_rows(named=True),
+        key=lambda row: (row["evidence_id"], _place(row["record"]), row["record"], row["rank"], str(row["name"])),
+    ):
         if row["name"] is None or row["name"].startswith(("min_", "max_")) or _slow(row) is None:
             continue
-        key = row["evidence_id"], row["name"], row["rank"]
-        found.setdefault((row["name"], count[key]), {}).setdefault(row["rank"], row)
-        count[key] += 1
+        parts = written.setdefault((row["name"], row["evidence_id"], -1 if row["report"] is None else row["report"]), [{}])
+        if row["rank"] in parts[-1]:
+            parts.append({})
+        parts[-1][row["rank"]] = row
+    files = {file: at for at, file in enumerate(_in_time(written))}
+    whole: dict[str, list[dict[int, Row]]] = defaultdict(list)
+    single: dict[str, dict[int, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
+    count: dict[tuple[str, int], int] = defaultdict(int)
+    for (name, _, _), parts in sorted(written.items(), key=lambda item: (item[0][0], files[item[0][1]], item[0][2])):
+        for part in parts:
+            if len(part) > 1:
+                whole[name].append(part)
+                continue
+            (rank,) = part
+            single[name][count[name, rank]][rank] = part[rank]
+            count[name, rank] += 1
     return [
-        _Report(name, {r: s for r, row in rows.items() if (s := _slow(row)) is not None}, rows) for (name, _), rows in sorted(found.items())
+        _Report(name, {r: s for r, row in part.items() if (s := _slow(row)) is not None}, part)
+        for name in sorted({*whole, *single})
+        for part in (*whole[name], *single[name].values())
     ]
+
+
+def _in_time(written: Mapping[tuple[str, str, int], Sequence[Mapping[int, Row]]]) -> list[str]:
+    """Files in the order in which their reports begin, where all tell a time."""
+    stamps: dict[str, set[str]] = defaultdict(set)
+    for (_, file, _), parts in written.items():
+        stamps[file] |= {str(at) for part in parts for row in part.values() if (at := row["logged_at"] or row["logged_at_local"])}
+    return sorted(stamps, key=lambda file: (min(stamps[file]) if all(stamps.values()) else "", file))
 
 
 def _place(record: str) -> int:
@@ -126,13 +161,13 @@ def _slow(row: Row) -> float | None:
 
 
 def _alone(reports: Sequence[_Report]) -> list[int]:
-    """Ranks that stand alone in most reports that have them, and in the last of these."""
+    """Ranks that stand alone in the last report that has them, and in most of these or in each of the last few."""
     ranks = sorted({rank for report in reports for rank in report.slow})
     apart = [set(_apart_from_peers(report)) for report in reports]
     found = []
-    for rank in ranks:
-        own = [rank in names for names, report in zip(apart, reports, strict=True) if rank in report.slow]
-        if own[-1] and sum(own) >= MOST * len(own):
+    for rank in ranks:  # that a list of the worst leaves it out says that it was not apart
+        own = [rank in names for names, report in zip(apart, reports, strict=True) if rank in report.slow or report.is_partial]
+        if own[-1] and (sum(own) >= MOST * len(own) or (len(own) >= LASTING and all(own[-LASTING:]))):
             found.append(rank)
     return found
 
@@ -179,12 +214,20 @@ def _finding(accused: Mapping[int, _Report], by_name: Mapping[str, Sequence[_Rep
     others = sorted(set(report.slow) - set(ranks))
     ratio = math.exp(report.slow[first] - median(report.slow[other] for other in others))
     number = len(by_name[report.name])
+    warned = _warnings(case, ranks)
     who = f"{ranks_text(ranks)}{' on ' + ', '.join(on) if on else ''}"
     says = (
         f"a straggler report shows {who} alone behind {len(others)} others: {report.name} of rank {first} is {ratio:.2f} times as slow as in their "
-        f"middle, in {'the one report' if number == 1 else f'most of {number} reports'}"
+        f"middle, in {'the one report' if number == 1 else _how_often(by_name[report.name], first)}"
     )
+    if report.is_partial:
+        says += f"; it lists the worst and best of {max(row['num_ranks'] or 0 for row in report.rows.values())}, the rest lie between these"
+    if warned:
+        says += f"; the detector's own {'warning names' if len(warned) == 1 else f'{len(warned)} warnings name'} it"
     cites = tuple(_cite(row) for row in [*(accused[rank].rows[rank] for rank in ranks[:MAX_CITES]), report.rows[others[0]]])
+    cites += tuple(
+        Cite("trainer_events", row["evidence_id"], "", row["record"], f"rank {row['rank']}: {row['message']}") for row in warned[:1]
+    )
     return Finding(
         "reported_stragglers",
         "reported_slow",
@@ -197,6 +240,11 @@ def _finding(accused: Mapping[int, _Report], by_name: Mapping[str, Sequence[_Rep
     )
 
 
+def _how_often(reports: Sequence[_Report], rank: int) -> str:
+    own = [rank in _apart_from_peers(report) for report in reports if rank in report.slow or report.is_partial]
+    return f"{sum(own)} of {len(own)} reports{'' if sum(own) >= MOST * len(own) else f', each of the last {LASTING}'}"
+
+
 def _apart(report: _Report, rank: int, why: str) -> Finding:
     says = f"a report shows rank {rank} behind its peers in {report.name}, {why}; nobody is accused by it"
     scope = f"apart {report.name} {rank}"
@@ -205,8 +253,9 @@ def _apart(report: _Report, rank: int, why: str) -> Finding:
     )
 
 
-def _many(report: _Report) -> Finding | None:
-    """Several ranks below the usual threshold, none of them apart from the others."""
+def _many(reports: Sequence[_Report]) -> Finding | None:
+    """Ranks below the usual threshold in the last report, none of which stands alone there and in those before."""
+    report = reports[-1]
     below = sorted(rank for rank, row in report.rows.items() if row["score_ratio"] is not None and row["score_ratio"] < THRESHOLD)
     if not below:
         return None
@@ -214,10 +263,22 @@ def _many(report: _Report) -> Finding | None:
         why = f"{len(below)} of {len(report.slow)} ranks score below {THRESHOLD} in {report.name}, and none stands alone behind the others"
         says = f"{why}: a threshold that so many miss names no slow rank"
     else:
-        why = "the others do not lie near each other, or it lies not far behind them"
+        if below[0] in _apart_from_peers(report):
+            why = f"not in most of the {len(reports)} reports, nor in the last {LASTING} in a row"
+        elif len(report.slow) < MIN_RANKS:
+            why = f"the report has fewer than {MIN_RANKS} ranks: too few to tell who stands apart"
+        else:
+            why = "the others do not lie near each other, or it lies not far behind them"
         says = f"rank {below[0]} scores below {THRESHOLD} in {report.name}, but {why}: nobody is accused by it"
     cites = tuple(_cite(report.rows[rank]) for rank in below[:MAX_CITES])
     return Finding("reported_stragglers", "many_below", says, scope=f"below {report.name}", numbers={"candidates": below}, cites=cites)
+
+
+def _warnings(case: Tables, ranks: Sequence[int]) -> list[Row]:
+    """Lines in which a detector itself warns of one of the ranks, the last first."""
+    events = case.table("trainer_events").filter(pl.col("event").is_in(WARNINGS) & pl.col("rank").is_in(ranks))
+    rows = events.select("evidence_id", "record", "rank", "message").collect().rows(named=True)
+    return sorted(rows, key=lambda row: (row["evidence_id"], _place(row["record"])), reverse=True)
 
 
 def _cite(row: Row) -> Cite:

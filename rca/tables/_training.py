@@ -113,6 +113,8 @@ DECLARED: Final[tuple[Table, ...]] = (
         ),
         Column("source", TEXT, "who reports: megatron_timers, megatron_straggler, nvrx, ..."),
         Column("step", INT, "step that it is of, where told"),
+        Column("report", INT, "first line of the report in its file that it is part of: what was compared at one time; null = not told"),
+        Column("num_ranks", INT, "ranks that the report is of, where it says so: it may list but the worst and best of them"),
         Column("value_s", FLOAT, "time, s"),
         Column("value_w", FLOAT, "power, W"),
         Column("value", FLOAT, "any other value, in the unit that its name ends in"),

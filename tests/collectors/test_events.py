@@ -197,6 +197,7 @@ def test_scores_as_programs_print_a_report(tmp_path: Path) -> None:
 
 def test_scores_of_the_callback_and_of_a_report(tmp_path: Path) -> None:
     tables, _ = read(tmp_path, nvrx_scores, "event_scores.log")
+    assert picked(tables["rank_stats"], "report", "num_ranks") == [(2, 512), (2, 512), (9, None), (9, None)]
     assert picked(tables["rank_stats"], "record", "name", "rank", "host", "score_ratio") == [
         ("L4", "gpu", 76, "host-a", 0.54),
         ("L6", "gpu", 1, "host-c", 0.99),
