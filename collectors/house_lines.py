@@ -15,6 +15,7 @@ import polars as pl
 from collectors._lines import blocks, is_text
 from collectors._step_table import Layout, frames, wholes
 from rca.catalogues import line_adapters
+from rca.catalogues import site as site_of
 from rca.errors import EvidenceError
 from rca.line_adapters import COLUMNS, UNITS, Adapter
 from rca.types import Skip, Source
@@ -29,6 +30,8 @@ EMITS = ("steps", "progress", "rank_progress")
 MAX_LINE: Final = 16384  # characters of a line that are looked at
 SNIFF_BYTES: Final = 1 << 16
 MAX_WAITING: Final = 1_000_000  # phases that wait for the end of the file
+MAX_PHASES: Final = 200  # names of phases that are kept of a file
+MAX_TOLD: Final = 8  # that are told
 _ESCAPES: Final = r"\x1b\[[0-9;]{0,20}[A-Za-z]"
 _METRICS: Final = ("loss", "grad_norm", "learning_rate", "epoch")
 
@@ -49,6 +52,7 @@ def _lines(lines: Sequence[bytes]) -> pl.Series:
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows in the order of the lines; steps that are put together from several lines last. Raises EvidenceError without any row."""
     waiting: dict[str, list[pl.DataFrame]] = {}
+    seen: dict[str, set[str]] = {}  # phases that the lines of each adapter hold
     num_rows = 0
     for block in blocks(source):
         if isinstance(block, Skip):
@@ -62,7 +66,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
             if not mine.height:
                 continue
             num_rows += mine.height
-            rows = _rows(adapter, mine)
+            rows = _rows(adapter, mine, seen.setdefault(adapter.name, set()))
             if not adapter.is_long:
                 yield from _frames(adapter, rows, source)
                 continue
@@ -74,12 +78,34 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     for adapter in line_adapters():
         if kept := waiting.get(adapter.name, []):
             yield from _frames(adapter, _together(kept), source)
+    own = site_of()
+    for adapter in own.adapters if own is not None else ():
+        if adapter.columns and adapter.name in seen and (why := _strange_phases(adapter, seen[adapter.name])):
+            yield Skip(None, why)
     if not num_rows:
         raise EvidenceError(source.path, None, "no line fits an adapter of lines.yaml")
 
 
-def _rows(adapter: Adapter, mine: pl.DataFrame) -> pl.DataFrame:
-    """The groups of each line as texts, its times in s by column, and where it stands."""
+def _strange_phases(adapter: Adapter, seen: set[str]) -> str:
+    """What `columns` of a site's adapter and the lines do not share, "" where they agree: a misspelt phase leaves its time out without a word."""
+    missing, unnamed = sorted(set(adapter.columns) - seen), sorted(seen - set(adapter.columns))
+    parts = [f"no line holds a phase {_some(missing)}, which its `columns` name"] if missing else []
+    parts += [f"left out, as its `columns` do not name them: phases {_some(unnamed)}"] if unnamed else []
+    return f"adapter {adapter.name} of this site's lines.yaml: {'; '.join(parts)}" if parts else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_TOLD} more" if len(names) > MAX_TOLD else ""
+    return ", ".join(name[:40] for name in names[:MAX_TOLD]) + more
+
+
+def _note(seen: set[str], phases: pl.Series) -> None:
+    if len(seen) < MAX_PHASES:
+        seen.update(phases.drop_nulls().unique().sort().head(MAX_PHASES))
+
+
+def _rows(adapter: Adapter, mine: pl.DataFrame, seen: set[str]) -> pl.DataFrame:
+    """The groups of each line as texts, its times in s by column, and where it stands. Phases that it holds are added to `seen`."""
     groups = adapter.groups
     told = mine["line"].str.extract_groups(adapter.line).struct.unnest()
     rows = told.with_columns(mine["place"])
@@ -87,11 +113,12 @@ def _rows(adapter: Adapter, mine: pl.DataFrame) -> pl.DataFrame:
     for column in COLUMNS:
         per[column] += [_seconds(f"{column[:-2]}_{unit}", unit) for unit in UNITS if f"{column[:-2]}_{unit}" in groups]
     if adapter.is_long:
+        _note(seen, rows["phase"])
         unit = next(unit for unit in UNITS if unit in groups)
         for phase, column in sorted(adapter.columns.items()):
             per[column].append(pl.when(pl.col("phase") == phase).then(_seconds(unit, unit)))
     rows = rows.with_columns(*(pl.coalesce(parts).alias(f"={column}") for column, parts in per.items() if parts))
-    return rows.join(_phases(adapter, mine), on="place", how="left", maintain_order="left") if adapter.phases else rows
+    return rows.join(_phases(adapter, mine, seen), on="place", how="left", maintain_order="left") if adapter.phases else rows
 
 
 def _seconds(group: str, unit: str) -> pl.Expr:
@@ -99,10 +126,11 @@ def _seconds(group: str, unit: str) -> pl.Expr:
     return pl.when(value.is_finite()).then(value / UNITS[unit])
 
 
-def _phases(adapter: Adapter, mine: pl.DataFrame) -> pl.DataFrame:
+def _phases(adapter: Adapter, mine: pl.DataFrame, seen: set[str]) -> pl.DataFrame:
     """place -> times by column, of lines that hold several phases; a phase that comes twice in a line is added up."""
     pieces = mine.select("place", pl.col("line").str.extract_all(adapter.phases).alias("piece")).explode("piece").drop_nulls("piece")
     parts = pieces.with_columns(pieces["piece"].str.extract_groups(adapter.phases).alias("told")).unnest("told")
+    _note(seen, parts["phase"])
     unit = next(unit for unit in UNITS if unit in parts.columns)
     wanted = sorted(set(adapter.columns.values()))
     sums = []

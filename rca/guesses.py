@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from rca.catalogues import rows
+from rca.catalogues import rows, site
 
 __all__ = ["guess"]
 
@@ -44,14 +44,31 @@ def _known() -> tuple[_Known, ...]:
 def guess(head: bytes) -> str:
     """The nearest thing that an unrecognised file could be, in words; `head` are its first bytes after decompression.
 
-    First what its first bytes say outright, then the format most of whose telltale words it holds, those that are read before others.
+    First what its first bytes say outright, then the format most of whose telltale words it holds, those that are read before others. Where a site
+    has adapters for lines of its own, that none of them fits is said of every text.
     """
+    own = site()
+    names = [adapter.name for adapter in own.adapters] if own is not None else []
+    if not names or _is_binary(head):
+        return _nearest(head, ADAPTER)
+    several = f"s {', '.join(names[:MAX_KEYS])} of lines.yaml fit" if len(names) > 1 else f" {names[0]} of lines.yaml fits"
+    misses = f"this site's adapter{several} no line at its beginning"
+    told = _nearest(head, misses)
+    return told if misses in told else f"{told}; {misses}"
+
+
+def _is_binary(head: bytes) -> bool:
+    return head[:1] == b"\x80" or sum(byte < 9 or 13 < byte < 27 for byte in head[:4096]) > len(head[:4096]) // 20
+
+
+def _nearest(head: bytes, adapter: str) -> str:
+    """`adapter` is what is said of adapters, where text is of no known kind."""
     head = head[:HEAD]
     begun = [known for known in _known() if known.begins and head.startswith(known.begins)]
     plain = next((known for known in begun if not known.telltales), None)
     if plain is not None:
         return f"{plain.name}: {plain.says}"
-    is_binary = head[:1] == b"\x80" or sum(byte < 9 or 13 < byte < 27 for byte in head[:4096]) > len(head[:4096]) // 20
+    is_binary = _is_binary(head)
     low = head.lower()
     near: list[tuple[float, int, _Known, list[bytes]]] = []
     for known in begun if is_binary else (known for known in _known() if not known.begins):
@@ -69,8 +86,8 @@ def guess(head: bytes) -> str:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if start in (b"{", b"["):
         keys = ", ".join(_keys(head))
-        return f"JSON of a kind that no collector reads yet{f', with {keys}' if keys else ''}: {ADAPTER}"
-    return f"text of a kind that no collector reads yet: {ADAPTER}"
+        return f"JSON of a kind that no collector reads yet{f', with {keys}' if keys else ''}: {adapter}"
+    return f"text of a kind that no collector reads yet: {adapter}"
 
 
 def _keys(head: bytes) -> Iterable[str]:

@@ -158,3 +158,35 @@ def test_a_wrong_adapter_stops_the_command(tmp_path: Path) -> None:
     (folder / "line.yml").write_text("")
     with pytest.raises(UsageError, match=r"The one in YAML is lines\.yaml"):
         read_site(folder)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ("{fwd: compute_s, sync: comm_s}", []),
+        ("{forward: compute_s, sync: comm_s}", ["no line holds a phase forward, which its `columns` name", "do not name them: phases fwd"]),
+        ("{fwd: compute_s}", ["left out, as its `columns` do not name them: phases sync"]),
+    ],
+)
+def test_phases_that_columns_and_lines_do_not_share_are_told_once(columns: str, says: list[str], tmp_path: Path) -> None:
+    text = b"".join(b"R0 it=%d fwd~3ms sync~1ms\n" % step for step in range(3))
+    use_site(
+        read_site(
+            site(tmp_path, adapter(r"R(?P<rank>\d) it=(?P<step>\d)", f"  phases: '(?P<phase>[a-z]+)~(?P<ms>\\d+)ms'\n  columns: {columns}"))
+        )
+    )
+    _, skips = rows_of(house_lines, source_of(tmp_path, text, "any.out"))
+    assert len(skips) == bool(says)
+    for part in says:
+        assert part in skips[0].why
+        assert "adapter ours of this site's lines.yaml" in skips[0].why
+
+
+def test_text_that_no_adapter_of_the_site_fits_is_told_so(tmp_path: Path) -> None:
+    from rca.guesses import guess
+
+    assert "adapter of ten lines" in guess(UNKNOWN_LINE)
+    use_site(read_site(site(tmp_path, adapter(r"it=(?P<step>\d{1,9}) (?P<step_ms>\d+)"))))
+    assert "this site's adapter ours of lines.yaml fits no line" in guess(UNKNOWN_LINE)
+    assert "; this site's adapter ours of lines.yaml fits no line" in guess(b"NodeName=gpu01 Stat=IDLE Reason=fan")
+    assert "adapter" not in guess(bytes(range(256)) * 4)
