@@ -113,6 +113,41 @@ class TestStops:
         assert (found.sign, found.ranks, found.explains) == ("preempted_on_record", (), ())
 
 
+class TestRowsThatAreNotUsed:
+    @pytest.mark.parametrize(
+        ("values", "says"),
+        [
+            ({"hosts": ["host-w", "host-x"]}, "other hosts (host-w, host-x)"),
+            ({"hosts": [HOSTS[0]]}, f"1 of the {len(HOSTS)} hosts of this job only"),
+            ({"hosts": [*HOSTS, "host-w"]}, "and 1 more"),
+            ({"hosts": None}, "no hosts"),
+            ({"began": -7200.0, "ended": -5000.0}, "before the last line of the logs: another launch"),
+            ({"began": 3540.0, "ended": 3622.0}, "another zone"),
+        ],
+    )
+    def test_why_is_told_and_weighs_nothing(self, values: dict[str, Any], says: str) -> None:
+        told = {"began": -60.0, "ended": 22.0} | values
+        job = row(stopped(), "PREEMPTED", told.pop("began"), told.pop("ended"), **told)
+        found = job.only("scheduler_record")
+        assert (found.sign, found.ranks, found.hosts) == ("not_used", (), ())
+        assert says in found.says
+        assert found.cites
+        assert judge(job.case()).verdict.cause == judge(stopped().case()).verdict.cause
+
+    def test_another_id_and_the_rows_that_come_near_are_told_first(self) -> None:
+        job = stopped().agent("slurm_task_exit", 19.7, "slurmstepd: error: StepId=7777.0 exits")
+        assert "the logs are of job 7777" in row(job, "PREEMPTED", -60, 22).only("scheduler_record").says
+        job = stopped()
+        for number in range(20):
+            row(job, "FAILED", -60, 22, job_id=f"50{number:02}", hosts=["host-w"])
+        says = row(job, "TIMEOUT", 3540, 3622).only("scheduler_record").says
+        assert "and 18 more" in says
+        assert says.index("job 4101") < says.index("job 50")
+
+    def test_local_times_that_fit_no_zone_are_said_to(self) -> None:
+        assert "in no zone" in row(stopped(), "PREEMPTED", -60, 500, zone_h=2).only("scheduler_record").says
+
+
 class TestNodes:
     def test_a_failed_node_of_the_job_is_a_lost_host(self) -> None:
         job = node(Job().lost_peer((0, 1, 4, 5), 30), "host-b", 60)

@@ -22,7 +22,7 @@ import polars as pl
 from rca.clocks import Clocks
 from rca.types import Tables
 
-__all__ = ["READS", "Book", "Lost", "Record", "book", "placed"]
+__all__ = ["READS", "Book", "Lost", "Record", "Unused", "book", "placed"]
 
 READS: Final = ("job_records", "node_states", "evidence", "log_events", "scheduler_events", "ranks")
 BEFORE: Final = timedelta(hours=1)  # containers and checkpoints are loaded before the first line of a log
@@ -63,11 +63,23 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class Unused:
+    """A row that was passed over."""
+
+    record: Record
+    why: str
+    is_near: bool  # of this job, or of one of its hosts, or of none that it tells
+
+
+@dataclass(frozen=True)
 class Book:
     """What the books say of this launch."""
 
     launch: Record | None = None  # the row in whose time the logs lie
     unplaced: tuple[Record, ...] = ()  # rows of this job whose times are not told, or do not fit
+    unused: tuple[
+        Unused, ...
+    ] = ()  # where no row is this launch and none of this job: why each was passed over, those that come near first
     lost: tuple[Lost, ...] = ()
 
 
@@ -100,7 +112,61 @@ def book(
         else None
     )
     unplaced = tuple(record for record in records if launch is None and (record.ended is None or span is None))
-    return Book(launch, unplaced, tuple(_lost(case, launch, zone, frozenset(hosts), span, last_seen)))
+    unused = () if launch or unplaced else _unused(rows.rows(named=True), records, frozenset(hosts), _ids(case), span)
+    return Book(launch, unplaced, unused, tuple(_lost(case, launch, zone, frozenset(hosts), span, last_seen)))
+
+
+def _unused(
+    rows: Sequence[Mapping[str, Any]],
+    mine: Sequence[Record],
+    hosts: frozenset[str],
+    ids: Collection[str],
+    span: tuple[datetime, datetime] | None,
+) -> tuple[Unused, ...]:
+    """Why none of the rows is this launch."""
+    ours = {(record.row["evidence_id"], record.row["record"]): record for record in mine}
+    found = []
+    for row in rows:
+        record = ours.get((row["evidence_id"], row["record"]))
+        if record is not None:
+            found.append(Unused(record, _off(record, span), is_near=True))
+        else:
+            shared = hosts & set(row["hosts"] or ())
+            found.append(Unused(Record(row, None, None), _of_another(row, shared, hosts, ids), is_near=bool(shared) or not row["hosts"]))
+    return tuple(sorted(found, key=lambda unused: not unused.is_near))
+
+
+def _of_another(row: Mapping[str, Any], shared: frozenset[str], hosts: frozenset[str], ids: Collection[str]) -> str:
+    if ids and row["base_job_id"] not in ids:
+        return f"the logs are of job {', '.join(sorted(ids)[:3])}"
+    if not row["hosts"]:
+        return "it says no hosts, and no log says its id: print it with `sacct -P -o JobID,State,ExitCode,Start,End,NodeList`"
+    if not hosts:
+        return "which hosts this job has is not told, and no log says its id"
+    if not shared:
+        return f"it ran on other hosts ({', '.join(sorted(row['hosts'])[:4])}{', ...' if len(row['hosts']) > 4 else ''})"
+    others = len(row["hosts"]) - len(shared)
+    return f"it has {len(shared)} of the {len(hosts)} hosts of this job{f' and {others} more' if others else ' only'}"
+
+
+def _off(record: Record, span: tuple[datetime, datetime] | None) -> str:
+    """How far from the logs a launch of this job lies."""
+    if span is None:
+        return "no log tells when the job ran"
+    if record.began is None:
+        return "it does not say when it began"
+    if record.ended is None:
+        return f"it began {_long(record.began - span[0])} after the first line of the logs"
+    apart = record.ended - span[1]
+    rest = timedelta(seconds=abs(apart.total_seconds()) % QUARTER_S)
+    zone = abs(apart) > SLACK and min(rest, timedelta(seconds=QUARTER_S) - rest) <= SLACK and abs(apart.total_seconds()) <= MAX_ZONE_S
+    says = f"it ended {_long(apart)} {'before' if apart < timedelta() else 'after'} the last line of the logs"
+    return f"{says}: another launch, or its times are of another zone" if zone else f"{says}: another launch"
+
+
+def _long(apart: timedelta) -> str:
+    minutes, seconds = divmod(round(abs(apart.total_seconds())), 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min" if minutes else f"{seconds} s"
 
 
 def _mine(case: Tables, rows: Sequence[Mapping[str, Any]], hosts: frozenset[str]) -> list[Mapping[str, Any]]:

@@ -4,7 +4,8 @@
 2. A launch that ended because a node failed, or because memory ran out, says why and names nobody: which node it was is told by the states of nodes
    (`process_death`). One that was preempted, cancelled by a person or out of time is told by `planned_stop`, which asks whether the job still moved;
    without any log the row alone says it, for less.
-3. Other ends, and rows of this job that cannot be placed in time, are only told: a row of another launch must not decide.
+3. Other ends, and rows of this job that cannot be placed in time, are only told: a row of another launch must not decide. Where no row is used,
+   why is told too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rca.analyses._job_logs import READS, job_logs
-from rca.analyses._scheduler_records import Record
+from rca.analyses._scheduler_records import Record, Unused
 from rca.analyses._words import iso
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -26,6 +27,7 @@ SIGNS = {
     "stopped_on_record": Sign("stop", ("planned_stop",)),
     "ended_as": Sign("mention", (), is_note=True),
     "not_placed": Sign("mention", (), is_note=True),
+    "not_used": Sign("mention", (), is_note=True),
 }
 
 FAILED_NODES = frozenset({"NODE_FAIL", "BOOT_FAIL"})
@@ -43,12 +45,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
     logs = case.derive(job_logs)
     launch = logs.book.launch
     if launch is None:
+        if not logs.book.unplaced and not logs.book.unused:
+            raise NotEnoughEvidence("no accounting row of a job is here")
         if not logs.book.unplaced:
-            raise NotEnoughEvidence("no accounting row is of this job and launch, by its id or hosts and by its time")
-        return [
-            _finding("not_placed", record, f"{record.says}; when that was against the logs is not told")
-            for record in logs.book.unplaced[:MAX_NOTES]
-        ]
+            return [_unused(logs.book.unused)]
+        return [_finding("not_placed", record, f"{record.says}; {_when(record)}") for record in logs.book.unplaced[:MAX_NOTES]]
     state = launch.row["state"]
     if state in FAILED_NODES:
         where = ", ".join(sorted(lost.row["host"] for lost in logs.book.lost))
@@ -60,6 +61,25 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if state in WITHOUT_LOGS and launch.row["attribution"] == "planned" and not heard:
         return [_finding(WITHOUT_LOGS[state], launch, f"{launch.says}; no log tells whether it still moved")]
     return [_finding("ended_as", launch, launch.says)]
+
+
+def _when(record: Record) -> str:
+    if record.row["ended_at_local"]:
+        return "its local times fit the end of the logs in no zone"
+    return "when that was against the logs is not told"
+
+
+def _unused(rows: Sequence[Unused]) -> Finding:
+    """What was passed over, in one note."""
+    told = [f"job {unused.record.row['job_id']} {unused.record.row['state']}: {unused.why}" for unused in rows[:MAX_NOTES]]
+    more = f"; and {len(rows) - MAX_NOTES} more" if len(rows) > MAX_NOTES else ""
+    says = f"no accounting row is of this job and launch: {'; '.join(told)}{more}"
+    cites = tuple(
+        Cite("job_records", row["evidence_id"], "", row["record"], unused.record.says[:300])
+        for unused in rows[:MAX_NOTES]
+        for row in [unused.record.row]
+    )
+    return Finding("scheduler_record", "not_used", says, scope="not used", numbers={"rows": len(rows)}, cites=cites)
 
 
 def _finding(sign: str, record: Record, says: str) -> Finding:
