@@ -144,6 +144,14 @@ class TestRowsThatAreNotUsed:
         assert "and 18 more" in says
         assert says.index("job 4101") < says.index("job 50")
 
+    def test_books_alone_are_no_evidence_of_the_job(self) -> None:
+        job = row(Job(), "PREEMPTED", -60, 22)
+        for table in set(job.rows) - {"job_records"}:
+            job.rows[table].clear()
+        outcome = job.ask("scheduler_record")
+        assert outcome.status == "blind"
+        assert "which hosts this job has is not told" in outcome.why
+
     def test_local_times_that_fit_no_zone_are_said_to(self) -> None:
         assert "in no zone" in row(stopped(), "PREEMPTED", -60, 500, zone_h=2).only("scheduler_record").says
 

@@ -48,7 +48,10 @@ def analyse(case: Tables) -> Sequence[Finding]:
         if not logs.book.unplaced and not logs.book.unused:
             raise NotEnoughEvidence("no accounting row of a job is here")
         if not logs.book.unplaced:
-            return [_unused(logs.book.unused)]
+            note = _unused(logs.book.unused)
+            if not logs.lines:
+                raise NotEnoughEvidence(note.says)
+            return [note]
         return [_finding("not_placed", record, f"{record.says}; {_when(record)}") for record in logs.book.unplaced[:MAX_NOTES]]
     state = launch.row["state"]
     if state in FAILED_NODES:
