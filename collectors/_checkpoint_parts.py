@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["NEEDED", "folder_of", "joined", "lacking", "part_of", "parts_of", "step_said"]
+__all__ = ["NEEDED", "folder_of", "joined", "lacking", "part_of", "parts_of"]
 
 NEEDED: Final = ("model", "optimizer", "scheduler", "rng", "sampler")  # of a state from which training goes on as if it had never stopped
 MAX_NAME: Final = 400  # characters of a name that are looked at
@@ -33,7 +33,6 @@ _PARTS: Final = (
         ),
     ),
 )
-_STEP: Final = re.compile(r"(?i)(?:^|[^a-z])(?:global_?)?(?:step|iter(?:ation)?|checkpoint|ckpt)s?[-_=]{0,3}(\d{1,12})(?![\d.]*\.\d)")
 _INNER: Final = re.compile(
     r"(?i)^(?:mp_rank_\d+(?:_\d+){0,2}|tp_rank_\d+.{0,20}|weights|model|optim(?:izer)?|dist_ckpt|pytorch_model_fsdp_\d+|optimizer_\d+)$"
 )
@@ -74,11 +73,3 @@ def joined(folder: str, name: str) -> str:
     if name.startswith("/") or "://" in name or ".." in name.split("/"):
         return name
     return posixpath.normpath(posixpath.join("" if folder == "." else folder, name))
-
-
-def step_said(path: str) -> int | None:
-    """The step that the name of a folder or file says (iter_0001234, checkpoint-500, global_step10); of several the innermost."""
-    for part in reversed(path.split("/")):
-        if found := _STEP.findall(part[:MAX_NAME]):
-            return int(found[-1])
-    return None

@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from collectors._checkpoint_parts import folder_of, joined, parts_of, step_said
+from collectors._checkpoint_parts import folder_of, joined, parts_of
 from collectors._own_records import json_object, text, whole
 from rca.errors import EvidenceError
+from rca.step_names import step_said
 from rca.tables import TABLES
 from rca.types import Skip, Source
 

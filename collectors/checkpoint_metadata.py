@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from collectors._checkpoint_parts import folder_of, joined, lacking, parts_of, step_said
+from collectors._checkpoint_parts import folder_of, joined, lacking, parts_of
 from collectors._inert import Inert, load_inert, mapping, state
 from collectors._own_records import text, whole
 from collectors._unpickle import PickleRefused
 from rca.errors import EvidenceError
+from rca.step_names import step_said
 from rca.tables import TABLES
 from rca.types import Skip, Source
 

@@ -15,11 +15,12 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from collectors._checkpoint_parts import NEEDED, folder_of, part_of, parts_of, step_said
+from collectors._checkpoint_parts import NEEDED, folder_of, part_of, parts_of
 from collectors._inert import is_tensor, load_inert, mapping, state
 from collectors._own_records import text, whole
 from collectors._payload_ends import LEGACY, ends_of, is_safetensors, is_torch_zip, safetensors_header, zip_problem
 from collectors._unpickle import PickleRefused
+from rca.step_names import step_said
 from rca.tables import TABLES
 from rca.types import HEAD_BYTES, Skip, Source
 

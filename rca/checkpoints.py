@@ -6,7 +6,10 @@ checkpoint. Why newer ones were passed over is told.
 
 from __future__ import annotations
 
+import posixpath
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -18,7 +21,7 @@ from rca.types import Tables
 
 __all__ = ["Rollback", "Save", "newest_save", "rollback"]
 
-MAX_PASSED: Final = 4  # newer checkpoints whose reasons are told
+MAX_PASSED: Final = 8  # newer checkpoints whose reasons are told
 
 _DONE: Final = re.compile(
     r"(?i)\b(?:saved|wrote|written|stored|persisted|(?:save|write|checkpoint)\w*\b.{0,80}\b(?:done|finished|completed?|took))\b"
@@ -58,20 +61,47 @@ def rollback(case: Tables, *, step: int | None, at: datetime | None, cause: str 
     is_free = cause == "checkpoint_corrupt"
     against = frozenset(s.step for s in states if s.step is not None and (s.status in DAMAGED or s.status == "unmarked"))
     logged = newest_save(case, step=step, at=at, without=against)
-    passed: list[str] = []
+    reasons = [_reasons(state, step, at, is_free=is_free) for state in states]
+    whole = next((state for state, why in zip(states, reasons, strict=True) if not why), None)
+    newer = [(s, why) for s, why in zip(states, reasons, strict=True) if why and (whole is None or s.age > whole.age)]
+    places = _places([*(s for s, _ in newer), *([whole] if whole else [])])
+    passed = [f"{places[s.name]}: {why}" for s, why in newer]
+    if whole is None:
+        return Rollback(logged, _shown(passed))
+    if logged is not None and whole.step is not None and (logged.step or 0) > whole.step and logged.step not in {s.step for s in states}:
+        passed.insert(0, f"{logged.name}: a log names it, and its files are not among the evidence")
+    return Rollback(_of_state(case, whole, places[whole.name]), _shown(passed))
+
+
+def _reasons(state: SavedState, step: int | None, at: datetime | None, *, is_free: bool) -> str:
+    """All that speaks against a checkpoint; "" where nothing does. That it is late is said of a damaged one too: repaired it would still be."""
+    late = "" if is_free else _too_late(state, step, at)
+    if state.why and (state.step is None or step is None):
+        return state.why
+    return ", and ".join(why for why in (state.why, late) if why)
+
+
+def _places(states: Sequence[SavedState]) -> dict[str, str]:
+    """Name of each checkpoint -> where the job saved it, or, unless that is known of all, its folder here: never some of both.
+
+    One without a description lies beside its siblings, if these tell of one place.
+    """
+    roots: dict[str, set[str]] = defaultdict(set)
     for state in states:
-        why = state.why or ("" if is_free else _too_late(state, step, at))
-        if not why:
-            if (
-                logged is not None
-                and state.step is not None
-                and (logged.step or 0) > state.step
-                and logged.step not in {s.step for s in states}
-            ):
-                passed.append(f"{logged.name}: a log names it, and its files are not among the evidence")
-            return Rollback(_of_state(case, state), tuple(passed[:MAX_PASSED]))
-        passed.append(f"{state.saved_to or state.name}: {why}")
-    return Rollback(logged, tuple(passed[:MAX_PASSED]))
+        parent, base = posixpath.split((state.saved_to or "").rstrip("/"))
+        if base and base == posixpath.basename(state.name):
+            roots[posixpath.dirname(state.name)].add(parent)
+    found = {}
+    for state in states:
+        beside = roots.get(posixpath.dirname(state.name), set())
+        found[state.name] = state.saved_to or (f"{next(iter(beside))}/{posixpath.basename(state.name)}" if len(beside) == 1 else None)
+    told = {name: place for name, place in found.items() if place}
+    return told if len(told) == len(states) else {state.name: state.name for state in states}
+
+
+def _shown(passed: Sequence[str]) -> tuple[str, ...]:
+    rest = len(passed) - MAX_PASSED
+    return (*passed[:MAX_PASSED], f"{rest} more") if rest > 0 else tuple(passed)
 
 
 def _too_late(state: SavedState, step: int | None, at: datetime | None) -> str:
@@ -85,10 +115,10 @@ def _too_late(state: SavedState, step: int | None, at: datetime | None) -> str:
     return "that it was saved before the fault is not told"
 
 
-def _of_state(case: Tables, state: SavedState) -> Save:
+def _of_state(case: Tables, state: SavedState, place: str) -> Save:
     cite = state.cites[0]
     rows = case.table("evidence").filter(pl.col("evidence_id") == cite.evidence_id).select("path").collect()
-    return Save(state.step, state.saved_to or state.name, rows["path"][0] if rows.height else "", cite.record, is_whole=True)
+    return Save(state.step, place, rows["path"][0] if rows.height else "", cite.record, is_whole=True)
 
 
 def newest_save(case: Tables, *, step: int | None, at: datetime | None, without: frozenset[int] = frozenset()) -> Save | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from rca.step_names import step_said
 from rca.types import Cite, Tables
 
 __all__ = ["DAMAGED", "Problem", "SavedState", "saved_states"]
@@ -133,7 +134,7 @@ def _state(
     own = [row for row in files if (file := there.get(row["file"])) is not None and file.evidence_id == row["evidence_id"]]
     described = [row for row in files if not any(row is other for other in own)]
     formats = tuple(sorted({row["format"] for row in rows if row["format"]} or {row["format"] for row in own if row["format"]}))
-    step = max((row["step"] for row in rows if row["step"] is not None), default=None)
+    step = max((row["step"] for row in rows if row["step"] is not None), default=step_said(name))
     marks = [row["is_marked"] for row in rows if row["is_marked"] is not None]
     is_marked = None if not marks else all(marks)
     tag = tags.get(posixpath.dirname(name))

@@ -239,6 +239,37 @@ def test_a_rollback_goes_to_the_newest_whole_one_before_the_fault_and_says_what_
     assert "that it was saved before the fault is not told" in untold.passed[0]
 
 
+def test_all_that_speaks_against_a_checkpoint_is_told_with_places_of_one_kind(tmp_path: Path) -> None:
+    import torch
+
+    folder = tmp_path / "e"
+    for step in (10, 20, 40):
+        manifest(folder, step, path=f"/ckpt/step_{step}")
+    HARMS["cut"](folder / "step_40")
+    (folder / "step_30").mkdir()
+    torch.save(torch.ones(4), folder / "step_30" / "__0_0.distcp")  # nothing describes it
+    back = rollback(case_of(folder), step=35, at=None)
+    assert back.save is not None
+    assert back.save.name == "/ckpt/step_20"
+    assert [why.partition(":")[0] for why in back.passed] == ["/ckpt/step_40", "/ckpt/step_30"]
+    assert "torn" in back.passed[0]
+    assert "and saved at step 40, not before step 35" in back.passed[0]  # mended it would still be late
+    manifest(folder, 32, path="/elsewhere/32")  # no longer one place of all: the folders here
+    HARMS["not finished"](folder / "step_32")
+    back = rollback(case_of(folder), step=35, at=None)
+    assert back.save is not None
+    assert back.save.name == "step_20"
+    assert [why.partition(":")[0] for why in back.passed] == ["step_40", "step_32", "step_30"]
+
+
+def test_of_very_many_that_were_passed_over_the_number_is_told(tmp_path: Path) -> None:
+    for step in range(1, 13):
+        manifest(tmp_path / "e", step)
+    back = rollback(case_of(tmp_path / "e"), step=2, at=None)
+    assert back.save is not None
+    assert (back.save.step, len(back.passed), back.passed[-1]) == (1, 9, "3 more")
+
+
 def test_what_a_log_names_counts_where_no_file_speaks_against_it(tmp_path: Path) -> None:
     manifest(tmp_path / "e", 10)
     HARMS["cut"](manifest(tmp_path / "e", 30))

@@ -15,9 +15,10 @@ import pytest
 from _sources import FIXTURES, rows_of, source_of
 
 from collectors import checkpoint_index, checkpoint_manifest, checkpoint_metadata, checkpoint_payload
-from collectors._checkpoint_parts import folder_of, part_of, step_said
+from collectors._checkpoint_parts import folder_of, part_of
 from collectors._payload_ends import LEGACY
 from rca.errors import EvidenceError
+from rca.step_names import step_said
 from rca.types import Source
 
 READERS = (checkpoint_index, checkpoint_manifest, checkpoint_metadata, checkpoint_payload)
