@@ -254,7 +254,7 @@ def test_all_that_speaks_against_a_checkpoint_is_told_with_places_of_one_kind(tm
     assert [why.partition(":")[0] for why in back.passed] == ["/ckpt/step_40", "/ckpt/step_30"]
     assert "torn" in back.passed[0]
     assert "and saved at step 40, not before step 35" in back.passed[0]  # mended it would still be late
-    manifest(folder, 32, path="/elsewhere/32")  # no longer one place of all: the folders here
+    manifest(folder, 32, path="/elsewhere/step_32")  # no longer one place of all: the folders here
     HARMS["not finished"](folder / "step_32")
     back = rollback(case_of(folder), step=35, at=None)
     assert back.save is not None
