@@ -65,7 +65,7 @@ def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), b
         because=(
             _ruled(rule)
             if rule is not None and is_moved
-            else _because(verdict, roster, action, findings) + (_checkpoint(back) if action == "rollback" else "")
+            else _because(verdict, roster, action, findings) + (_checkpoint(back) if action == "rollback" else _newest_whole(findings))
         )
         + _map_wanted(findings),
         commands=commands(verdict, roster, evict),
@@ -118,9 +118,14 @@ def _because(verdict: Verdict, roster: Roster, action: str, findings: Sequence[F
     if action == "human" and (broken := sorted({host for f in findings if f.numbers.get("is_broken") for host in f.hosts})):
         return f"several hosts report faults of their own ({', '.join(broken)}), and which was first is open: test each before it is used again"
     if action == "human" and fitting:
-        return f"several ranks fit ({_runs(fitting)}): take stacks of them twice, some seconds apart, and give a rank map with the process groups"
+        who, them = (
+            (f"several ranks fit ({_runs(fitting)})", "them") if len(fitting) > 1 else (f"rank {fitting[0]} may fit", "it and its peers")
+        )
+        return f"{who}: take stacks of {them} twice, some seconds apart, and give a rank map with the process groups"
     if action == "human" and not findings:
         return "nothing points anywhere yet: collect recorder dumps and two rounds of stacks of every rank, and ask again"
+    if verdict.cause == "planned_stop" and any(f.numbers.get("is_time_limit") for f in findings):
+        return "its time limit ended it, nobody decided to: resubmit it from the last checkpoint, or with a longer limit"
     since = f"step {verdict.step}" if verdict.step is not None else "it"
     return _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since)
 
@@ -141,6 +146,15 @@ def _map_wanted(findings: Sequence[Finding]) -> str:
     if not any(f.numbers.get("needs_map") for f in findings):
         return ""
     return "; give a map of ranks to hosts (rank,host,gpu) and the trainer's log: they tell which rank sits there, and when the job ran"
+
+
+def _newest_whole(findings: Sequence[Finding]) -> str:
+    """Where to go on from when a checkpoint here is damaged: who restarts with the newest one may load that."""
+    damaged = [f for f in findings if "newest_whole" in f.numbers]
+    if not damaged:
+        return ""
+    whole = damaged[0].numbers["newest_whole"]
+    return f"; a checkpoint here is damaged: {f'the newest whole one is {whole}' if whole else 'none here is whole'}"
 
 
 def _checkpoint(back: Rollback | None) -> str:

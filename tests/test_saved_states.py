@@ -15,6 +15,7 @@ import pytest
 
 from rca.case import MemoryCase, frames_of, read_all
 from rca.checkpoints import rollback
+from rca.judge import judge
 from rca.questions import ask
 from rca.reading import ENDS_ABOVE, Parts
 from rca.saved_states import SavedState, saved_states
@@ -190,8 +191,17 @@ def test_a_damaged_checkpoint_is_a_cause_only_where_the_job_failed_to_read_it(tm
     found = dict(asked(tmp_path / "e"))
     assert sorted(found) == ["torn_when_read", "whole"]
     assert "step_200 of step 200 is torn (shard_0.bin: has 50 bytes where 103 are said)" in found["torn_when_read"]
+    assert found["torn_when_read"].endswith("the newest whole one here is step_100 of step 100")
     HARMS["cut"](whole)  # an older one that was not read is still no cause
     assert sorted(sign for sign, _ in asked(tmp_path / "e")) == ["damaged", "torn_when_read"]
+
+
+def test_advice_names_the_newest_whole_one_beside_a_damaged_one(tmp_path: Path) -> None:
+    manifest(tmp_path / "e", 100)
+    HARMS["cut"](manifest(tmp_path / "e", 200, path="/ckpt/step_200"))
+    assert judge(case_of(tmp_path / "e")).advice.because.endswith("a checkpoint here is damaged: the newest whole one is step_100")
+    HARMS["cut"](tmp_path / "e" / "step_100")
+    assert judge(case_of(tmp_path / "e")).advice.because.endswith("none here is whole")
 
 
 def test_what_still_has_the_name_of_its_staging_is_not_finished(tmp_path: Path) -> None:

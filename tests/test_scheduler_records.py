@@ -62,6 +62,15 @@ class TestStops:
         assert any(cite.table == "job_records" for cite in found.cites)
         assert judge(job.case()).verdict.attribution == "planned"
 
+    @pytest.mark.parametrize(
+        ("state", "says"), [("TIMEOUT", "with a longer limit"), ("DEADLINE", "with a longer limit"), ("CANCELLED", "on purpose")]
+    )
+    def test_nobody_decided_that_a_limit_ends_a_job(self, state: str, says: str) -> None:
+        job = row(stopped(), state, -60, 22, cancelled_by="700" if state == "CANCELLED" else None)
+        judged = judge(job.case())
+        assert judged.verdict.cause == "planned_stop"
+        assert says in judged.advice.because
+
     def test_a_killed_worker_within_the_wait_is_of_the_stop_and_an_earlier_one_is_not(self) -> None:
         job = row(Job().died(1, 19.5, -9, "SIGKILL"), "PREEMPTED", -60, 40)
         assert job.ask("process_death").findings == ()

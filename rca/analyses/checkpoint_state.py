@@ -41,7 +41,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     told = case.derive(story)
     faults = [fault for fault in (*told.first, *told.others, *told.unplaced) if fault.kind == "checkpoint_unreadable"]
     read = _read(states, faults)
-    found = [_damaged(state, faults if state is read else ()) for state in states if state.status in DAMAGED]
+    whole = [state for state in states if state.status == "whole"]
+    found = [_damaged(state, faults if state is read else (), whole) for state in states if state.status in DAMAGED]
     unfinished = [state for state in states if state.status == "unmarked"]
     found += _together("unfinished", unfinished, "the save is not marked as finished, or its mark was not copied: do not go back to it")
     weights = [state for state in states if state.is_weights_only and state.step is not None]
@@ -51,7 +52,6 @@ def analyse(case: Tables) -> Sequence[Finding]:
     found += _together(
         "not_looked", [s for s in states if s.status == "not_looked"], "only what describes it is here: its files were not looked at"
     )
-    whole = [state for state in states if state.status == "whole"]
     return [*found, *_together("whole", whole, "all files that it names are here, and none is torn")]
 
 
@@ -68,13 +68,17 @@ def _read(states: Sequence[SavedState], faults: Sequence[Fault]) -> SavedState |
     return states[0]
 
 
-def _damaged(state: SavedState, faults: Sequence[Fault]) -> Finding:
+def _damaged(state: SavedState, faults: Sequence[Fault], whole: Sequence[SavedState]) -> Finding:
     is_torn = state.status == "torn"
     sign = ("torn_when_read" if is_torn else "incomplete_when_read") if faults else "damaged"
     ending = "; the job raised while it read a checkpoint" if faults else "; no log here tells that it could not be read"
+    back = f"; the newest whole one here is {_named(whole[0])}" if whole else "; none here is whole"
     return Finding(
-        "checkpoint_state", sign, f"checkpoint {_named(state)} is {state.why}{ending}", scope=state.name,
-        numbers={"step": state.step, "files": state.num_files, "problems": len(state.problems)},
+        "checkpoint_state", sign, f"checkpoint {_named(state)} is {state.why}{ending}{back}", scope=state.name,
+        numbers={
+            "step": state.step, "files": state.num_files, "problems": len(state.problems),
+            "newest_whole": whole[0].saved_to or whole[0].name if whole else None,
+        },
         cites=(*(problem.cite for problem in state.problems[:MAX_CITES]), *(cite_line(fault.line) for fault in faults[:1])),
     )  # fmt: skip
 

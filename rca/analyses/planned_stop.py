@@ -43,6 +43,7 @@ CLOSED_S = 5.0  # closed connections this long before the stop are not of it, wh
 TIMED_OUT = frozenset(
     {"nccl_watchdog_timeout", "nccl_watchdog_detected", "nccl_heartbeat_timeout", "nccl_dump_signal", "store_barrier_timeout"}
 )  # they follow a stall of minutes
+TIME_LIMIT = frozenset({"time_limit", "slurm_time_limit"})
 MAX_CITES = 6
 
 
@@ -78,14 +79,23 @@ def analyse(case: Tables) -> Sequence[Finding]:
         if pace is not None
         else ", and whether it moved is not recorded"
     )
-    says = f"the job was {'preempted' if stop.is_preemption else 'stopped on purpose'} ({stop.announcement.text.strip()[:160]}){moving}"
+    what = "was preempted" if stop.is_preemption else "ran into its time limit" if _is_limit(stop) else "was stopped on purpose"
+    says = f"the job {what} ({stop.announcement.text.strip()[:160]}){moving}"
     seen, unseen = ("preempted", "preemption_only") if stop.is_preemption else ("announced_stop", "announced_only")
     sign = unseen if pace is None or stop.began is None else seen
     return [_finding(told, sign, began, pace, says)]
 
 
+def _is_limit(stop: Stop) -> bool:
+    """Whether a limit of time ended it: no person decided that it should end now."""
+    return stop.announcement is not None and stop.announcement.signature in TIME_LIMIT
+
+
 def _ago(began: Line, pace: _Pace) -> str:
-    return f"{max(0.0, (began.at - pace.last_at).total_seconds()):.1f} s before" if began.at is not None else "shortly before"
+    if began.at is None:
+        return "shortly before"
+    apart = (began.at - pace.last_at).total_seconds()
+    return f"{apart:.1f} s before" if apart >= 0.05 else "at that moment"
 
 
 def _finding(told: Story, sign: str, began: Line, pace: _Pace | None, says: str) -> Finding:
@@ -98,6 +108,7 @@ def _finding(told: Story, sign: str, began: Line, pace: _Pace | None, says: str)
         "last_progress_at": iso(pace.last_at) if pace else None,
         "usual_interval_s": pace.usual_s if pace else None,
         "reason": stop.announcement.text if stop.announcement else None,
+        "is_time_limit": _is_limit(stop),
     }
     cites = list(dict.fromkeys(map(cite_line, lines)))[:MAX_CITES]
     return Finding("planned_stop", sign, says, scope="stop", explains=explains, numbers=numbers, cites=tuple(cites))

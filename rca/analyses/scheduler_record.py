@@ -94,6 +94,7 @@ def _finding(sign: str, record: Record, says: str) -> Finding:
         "exit_code": row["exit_code"],
         "exit_signal": row["exit_signal"],
         "stated_attribution": row["attribution"],
+        "is_time_limit": row["state"] in ("TIMEOUT", "DEADLINE"),
     }
     cite = Cite("job_records", row["evidence_id"], "", row["record"], record.says[:300])
     return Finding(
