@@ -218,7 +218,8 @@ def _accused(hypothesis: Hypothesis) -> str:
 
 def outcome_lines(outcome: Outcome) -> list[str]:
     """One question's answer."""
-    lines = [f"{outcome.analysis}: {outcome.status}"]
+    told = " of what would accuse; what it saw, accusing nobody:" if outcome.status == "clear" and outcome.findings else ""
+    lines = [f"{outcome.analysis}: {outcome.status}{told}"]
     if not outcome.findings:
         return [*lines, *_wrapped(outcome.why, "  ", "  ")]
     for number, finding in enumerate(outcome.findings, 1):
