@@ -52,8 +52,11 @@ def write(lines: Iterable[str]) -> None:
     out.flush()
 
 
-def blind_lines(path: str, num_files: int, kinds: Sequence[str]) -> list[str]:
-    """What is said where nothing tells of a rank: no verdict, as if somebody had looked. `kinds`: collectors that read something."""
+def blind_lines(path: str, num_files: int, kinds: Sequence[str] = (), refused: Sequence[tuple[str, str]] = ()) -> list[str]:
+    """What is said where nothing tells of a rank: no verdict, as if somebody had looked. `kinds`: collectors that read something.
+
+    `refused`: files that nobody may or can open, and why: the first of them may be all that was brought.
+    """
     if kinds:
         first = f"No evidence of ranks in {path}: {', '.join(kinds)} read something, but nothing in its {num_files:,} files tells what a rank did."
     else:
@@ -61,7 +64,8 @@ def blind_lines(path: str, num_files: int, kinds: Sequence[str]) -> list[str]:
     bring = (
         "recorder dumps, stack dumps, logs and step timings of the ranks; kernel logs, and what schedulers, NCCL and health services say"
     )
-    return [first, f"To bring: {bring}. `rca inspect` says what each file is, and what is missing for which question."]
+    named = [f"  - {name}: {why}" for name, why in refused[:3]]
+    return [first, *named, f"To bring: {bring}. `rca inspect` says what each file is, and what is missing for which question."]
 
 
 def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:

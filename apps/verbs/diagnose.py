@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             write([to_json(diagnosis_document(judgement, skips, timing))])
         elif exit_code(judgement) == 3:
             count = len(session.inventory.sources) + len(session.inventory.unreadable)
-            write(blind_lines(args.path, count, kinds))
+            write(blind_lines(args.path, count, kinds, [(one.path, one.why) for one in session.inventory.unreadable]))
         elif early is None or _answer(early) != _answer(judgement):
             write([*(["Corrected by the full read:"] if early else []), *diagnosis_lines(judgement, skips)])
         else:
