@@ -60,7 +60,8 @@ class Look:
     num_unplaced: int  # kinds of events without a date
     num_early: int  # events from long before the job
     num_files: int
-    num_unreadable: int  # of which not even a byte was read
+    refused: list[tuple[str, str]]  # files of which not even a byte was read, and why
+    kinds: list[str]  # collectors that read something
     source: Callable[[str], Source | None] = field(repr=False)
     later: ExitStack = field(repr=False)  # what is let go when this look is replaced
     fingerprint: str = ""
@@ -196,7 +197,7 @@ def _of_case_file(file: Path, known: Look | None) -> Look:
 
     case = Case.open(file)
     try:
-        return _read(str(file), file, case, judge(case), [], 0, source, ExitStack(), stamp=stamp)
+        return _read(str(file), file, case, judge(case), [], [], source, ExitStack(), stamp=stamp)
     finally:
         case.close()
 
@@ -221,9 +222,9 @@ def _of_evidence(path: str, known: Look | None, told: Callable[[int, int], None]
             stamp = _stamp(session.target)
             sources = {s.path: s for s in session.inventory.sources}
             skips = skipped(case, session.inventory)
-            num_unreadable = len(session.inventory.unreadable)
+            refused = [(one.path, one.why) for one in session.inventory.unreadable]
             look = _read(
-                path, session.target, case, session.judgement(case), skips, num_unreadable, sources.get, later.pop_all(), stamp=stamp
+                path, session.target, case, session.judgement(case), skips, refused, sources.get, later.pop_all(), stamp=stamp
             )
         finally:
             case.close()
@@ -244,7 +245,7 @@ def _read(
     case: Case,
     judgement: Judgement,
     skips: list[dict[str, Any]],
-    num_unreadable: int,
+    refused: list[tuple[str, str]],
     source: Callable[[str], Source | None],
     later: ExitStack,
     *,
@@ -252,6 +253,7 @@ def _read(
 ) -> Look:
     import polars as pl
 
+    from apps.document import collectors_of
     from apps.scene import first_events, rank_states, wait_links
 
     events, num_unplaced, num_early = first_events(case, judgement)
@@ -267,7 +269,8 @@ def _read(
         num_unplaced=num_unplaced,
         num_early=num_early,
         num_files=case.table("evidence").select(pl.len()).collect().item(),
-        num_unreadable=num_unreadable,
+        refused=refused,
+        kinds=collectors_of(case),
         source=source,
         later=later,
         stamp=stamp,

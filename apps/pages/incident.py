@@ -57,7 +57,7 @@ def _blind(look: Look) -> None:
 
     from apps.text import blind_lines
 
-    first, *rest = blind_lines(look.path, look.num_files + look.num_unreadable)
+    first, *rest = blind_lines(look.path, look.num_files + len(look.refused), look.kinds, look.refused)
     with st.container(key="headline"):
         say(first)
     for line in rest:
