@@ -223,9 +223,7 @@ def _of_evidence(path: str, known: Look | None, told: Callable[[int, int], None]
             sources = {s.path: s for s in session.inventory.sources}
             skips = skipped(case, session.inventory)
             refused = [(one.path, one.why) for one in session.inventory.unreadable]
-            look = _read(
-                path, session.target, case, session.judgement(case), skips, refused, sources.get, later.pop_all(), stamp=stamp
-            )
+            look = _read(path, session.target, case, session.judgement(case), skips, refused, sources.get, later.pop_all(), stamp=stamp)
         finally:
             case.close()
         look.fingerprint = fingerprint

@@ -9,7 +9,9 @@ from pathlib import Path
 __all__ = ["EVIDENCE", "VARIABLE", "choose", "option"]
 
 VARIABLE = "RCA_SITE"
-EVIDENCE = "the evidence: a folder, a file, an archive (tar, zip; compressed or not), s3://, gs:// or az://; or a case file or Parquet export"
+EVIDENCE = (
+    "the evidence: a folder, a file, an archive (tar, zip; compressed or not), s3://, gs:// or az://; or a case file or Parquet export"
+)
 
 
 def option(parser: argparse.ArgumentParser) -> None:

@@ -65,7 +65,8 @@ def blind_lines(path: str, num_files: int, kinds: Sequence[str] = (), refused: S
         "recorder dumps, stack dumps, logs and step timings of the ranks; kernel logs, and what schedulers, NCCL and health services say"
     )
     named = [f"  - {name}: {why}" for name, why in refused[:3]]
-    return [first, *named, f"To bring: {bring}. `rca inspect` says what each file is, and what is missing for which question."]
+    own = [] if kinds else ["Lines of a trainer's own kind are read with an adapter of ten lines (docs/site.md)."]
+    return [first, *named, f"To bring: {bring}. `rca inspect` says what each file is, and what is missing for which question.", *own]
 
 
 def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -94,7 +95,8 @@ def _chain(judgement: Judgement) -> list[str]:
     findings = chain(judgement)
     if not findings:
         looked = [o.analysis for o in judgement.outcomes if o.status == "clear"]
-        lines = _wrapped(f"looked, and found nothing out of the ordinary: {', '.join(looked) or 'no analysis could look'}", "  ", "  ")
+        said = f"looked, and found nothing out of the ordinary: {', '.join(looked)}" if looked else "no question could be answered from it"
+        lines = _wrapped(said, "  ", "  ")
         return ["Evidence", *lines, ""]
     lines = ["Evidence"]
     for number, (finding, aside) in enumerate(findings, 1):

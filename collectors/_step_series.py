@@ -45,7 +45,9 @@ def series_frames(
     }
     losses = [told[column] for column in ("loss", "grad_norm") if column in told]
     if losses:
-        extra["is_finite"] = [_is_finite([p.value for points in losses if (p := points.get(step))], nan_is_missing=nan_is_missing) for step in steps]
+        extra["is_finite"] = [
+            _is_finite([p.value for points in losses if (p := points.get(step))], nan_is_missing=nan_is_missing) for step in steps
+        ]
     yield _frame("progress", told, extra, rank)
 
 

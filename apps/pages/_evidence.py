@@ -27,7 +27,7 @@ def evidence(look: Look) -> None:
     findings = chain(look.judgement)
     if not findings:
         clear = [o.analysis for o in look.judgement.outcomes if o.status == "clear"]
-        say(f"looked, and found nothing out of the ordinary: {', '.join(clear) or 'no analysis could look'}")
+        say(f"looked, and found nothing out of the ordinary: {', '.join(clear)}" if clear else "no question could be answered from it")
     for number, (finding, aside) in enumerate(findings[:MAX_FINDINGS], 1):
         _finding(look, number, finding, aside)
     if len(findings) > MAX_FINDINGS:
