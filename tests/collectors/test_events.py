@@ -132,7 +132,7 @@ def test_dlrover_gives_rows_out_while_it_reads_and_loses_none(tmp_path: Path, mo
     for step in range(40):
         lines.append(f'[2026-01-05T10:00:{step:02d}] [1] [s{step}] [Trainer] [#step] [BEGIN] {{"global_step": {step}}}')
         lines.append(f'[2026-01-05T10:00:{step + 1:02d}] [1] [s{step}] [Trainer] [#step] [END] {{"global_step": {step + 1}}}')
-    monkeypatch.setattr(dlrover_events, "BATCH_ROWS", 10)
+    monkeypatch.setattr(dlrover_events, "BATCH_ROWS", 10)  # the limit alone is lowered: a few rows are then several batches
     tables, _ = read(tmp_path, dlrover_events, "\n".join(lines).encode())
     assert picked(tables["steps"], "step", "step_s") == [(step, 1.0) for step in range(40)]
     assert picked(tables["spans"], "span", "span_s") == [("train", None)]

@@ -57,7 +57,7 @@ def test_timers_are_read_behind_whatever_a_launcher_puts_before_lines(lead: str,
 def test_a_block_of_timers_goes_on_behind_lines_of_others_and_over_the_bounds_of_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors._lines.LINE_BYTES", 4096)
+    monkeypatch.setattr("collectors._lines.LINE_BYTES", 4096)  # limits alone are lowered: a few lines are then blocks
     monkeypatch.setattr(megatron_stats, "BATCH_ROWS", 50)
     lines = ["0: times across ranks (ms):", "0:   forward-backward:"]
     for rank in range(300):
