@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from rca.analyses._kernel_roots import Record
+    from rca.analyses._kernel_events import Record
 
 __all__ = ["Aside", "aside_words", "not_counted", "of_weight"]
 

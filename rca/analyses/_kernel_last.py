@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from rca.analyses._job_logs import Line
 
 if TYPE_CHECKING:
-    from rca.analyses._kernel_roots import Record
+    from rca.analyses._kernel_events import Record
 
 __all__ = ["GAP_S", "last_chain", "longest_wait_s", "waited_s"]
 

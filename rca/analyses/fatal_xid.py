@@ -31,7 +31,8 @@ from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, step_at_end
 from rca.analyses._kernel_aside import Aside, aside_words, of_weight
 from rca.analyses._kernel_edges import Link
-from rca.analyses._kernel_roots import LOST, UNNAMED, Record, Scene, cites_of, scene
+from rca.analyses._kernel_events import LOST, UNNAMED, Record
+from rca.analyses._kernel_roots import Scene, cites_of, scene
 from rca.analyses._kernel_users import users_of
 from rca.analyses._waits import build_waits
 from rca.analyses._words import iso, ranks_text

@@ -1,0 +1,163 @@
+"""Which kernel records are of the job's time, and why others do not count.
+
+1. A record counts when it is in the job's time, and the job made no more steps after it, was not told to stop and had not failed before.
+2. Where nothing but kernel logs tells of the job, the last records of GPUs and switches count that stand near the end of their logs
+   (`_kernel_last`). Stamps that are no instants count beside others where a record of their host names a process of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+import polars as pl
+
+from rca.analyses._faults import TIMED_OUT, Fault, Story
+from rca.analyses._job_logs import JobLogs, Line
+from rca.analyses._kernel_events import OF_GPUS, Record
+from rca.analyses._kernel_last import GAP_S, last_chain, waited_s
+from rca.analyses._kernel_undated import before_the_end
+from rca.types import Tables
+
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "after_the_end",
+    "last_records",
+    "last_undated",
+    "of_the_job",
+    "reasons",
+    "undated_of_the_job",
+    "was_outlived",
+]
+
+BEFORE: Final = timedelta(minutes=1)  # a record so long before the first sign of the job may be of it: clocks of host and trainer differ
+AFTER: Final = timedelta(seconds=GAP_S)
+NEAR_THE_END: Final = timedelta(hours=1)  # of the logs: without other evidence, older records may be of another job
+DEVICE_ERRORS: Final = frozenset({"gpu_memory_error", "gpu_error", "illegal_access"})  # what victims of a lost link raise
+
+
+def of_the_job(logs: JobLogs) -> tuple[datetime, datetime] | None:
+    """First and last instant of the job; a call that ran out of time began before the line that says so."""
+    if logs.span is None:
+        return None
+    begun = [line.at - timedelta(seconds=waited) for line in logs.lines if line.at is not None and (waited := waited_s(line)) > 0]
+    return min([logs.span[0], *begun]), logs.span[1]
+
+
+def last_records(case: Tables, records: Iterable[Record], wait_s: float) -> tuple[datetime, datetime] | None:
+    """First and last of the last chain of records of GPUs; None where the logs go on for long after it."""
+    chain = last_chain((r for r in records if r.line.at is not None and r.kind in OF_GPUS), wait_s)
+    moments = [r.line.at for r in chain if r.line.at is not None]
+    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
+    if not moments or (end is not None and end - moments[-1] > NEAR_THE_END):
+        return None
+    return moments[0], moments[-1]
+
+
+def undated_of_the_job(case: Tables, logs: JobLogs, records: Sequence[Record], wait_s: float) -> list[Record]:
+    """Records without an instant that are of the job: those of a host whose last chain names a process of a rank, which dates it; all of the last
+    chain where one of them does, or nothing else tells of the job, and no record has an instant."""
+    last = last_undated(case, records, wait_s)
+    named = {r.host for r in last if r.line.rank is not None and r.line.pid is not None}
+    if all(r.line.at is None for r in records):
+        return last if logs.span is None or named else []
+    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
+    since = end.timestamp() if end is not None else 0.0  # logs that were collected together end at about the same time
+    return [replace(r, before_end_s=since + r.at_s) for r in last if r.host in named]
+
+
+def last_undated(case: Tables, records: Iterable[Record], wait_s: float) -> list[Record]:
+    """The last chain of records of GPUs without an instant, counted from the end of their logs, where it comes near that end."""
+    counted = before_the_end(case)
+    placed = [
+        replace(r, before_end_s=seconds)
+        for r in records
+        if r.kind in OF_GPUS and r.line.at is None and (seconds := counted.get((r.line.evidence_id, r.line.record))) is not None
+    ]
+    chain = last_chain(placed, wait_s)
+    return chain if chain and -chain[-1].at_s <= NEAR_THE_END.total_seconds() else []
+
+
+def was_outlived(record: Record, steps: Iterable[tuple[datetime, str | None]], logs: JobLogs) -> bool:
+    """Whether the job made steps for certain after a record."""
+    latest = record.line.at + timedelta(seconds=record.error_s) if record.line.at is not None else None
+    return any(logs.clocks.order(last, (latest, record.line.clock)) == 1 for last in steps)
+
+
+def after_the_end(record: Record, told: Story, faults: Sequence[tuple[Fault, frozenset[str]]]) -> bool:
+    """Whether a record is later than the stop of the job, or than the first faults in the logs of ranks on other hosts.
+
+    What a lost link does to other GPUs their programs may notice before the driver names the link: that ends nothing. A fault is
+    earlier than the time-outs that its rank wrote below it, and those of the record's own host tell whether the record came after them.
+    """
+    if told.stop.is_asked and told.stop.began is not None and told.logs.order(record.line, told.stop.began) == 1:
+        return True
+    is_later = False
+    for fault, hosts in faults:
+        if record.host in hosts or (record.cause == "nvlink_fault" and fault.kind in DEVICE_ERRORS):
+            continue
+        below = _time_outs_below(fault.line, told.logs)
+        is_late = bool(below) and _is_after_time_outs(
+            record, told.logs
+        )  # the fault was there before the job was given up, the record was not
+        if not is_late and told.logs.order(record.line, _latest(fault.line, below)) != 1:
+            return False
+        is_later = True
+    return is_later
+
+
+def _latest(line: Line, below: Sequence[Line]) -> Line:
+    """A line, where it has no stamp with the latest instant at which it can have been written: `below` are time-outs after it in its file."""
+    return replace(line, at=max(o.at for o in below if o.at is not None)) if below and line.at is None else line
+
+
+def _time_outs_below(line: Line, logs: JobLogs) -> list[Line]:
+    """Time-outs that the rank of a line wrote after it into its own log. They go to the same unbuffered stream as a traceback; what a program prints
+    may come late."""
+    if line.evidence_id not in logs.own_logs:
+        return []
+    return [
+        o
+        for o in logs.lines
+        if o.evidence_id == line.evidence_id and o.place > line.place and o.at is not None and o.signature in TIMED_OUT
+    ]
+
+
+def _is_after_time_outs(record: Record, logs: JobLogs) -> bool:
+    """Whether the ranks of the record's own host had given up the job by then, by the clock of that very host."""
+    own = [
+        o
+        for o in logs.lines
+        if o.signature in TIMED_OUT and o.at is not None and logs.hosts.get(o.rank if o.rank is not None else -1) == record.host
+    ]
+    return bool(own) and all(logs.order(record.line, o) == 1 for o in own)
+
+
+def reasons(
+    everything: Iterable[Record],
+    live: Iterable[Record],
+    span: tuple[datetime, datetime] | None,
+    in_time: Iterable[Record],
+    told: Story,
+    steps: Iterable[tuple[datetime, str | None]],
+) -> dict[tuple[str, str], str]:
+    """(evidence_id, record) -> why a record does not count, where its time or what the job did after it says so."""
+    inside = {(r.line.evidence_id, r.line.record) for r in in_time} - {(r.line.evidence_id, r.line.record) for r in live}
+    steps, found = list(steps), {}
+    for r in everything:
+        key = r.line.evidence_id, r.line.record
+        if key in inside:
+            found[key] = (
+                "the job made more steps after it" if was_outlived(r, steps, told.logs) else "the job had failed or was stopped by then"
+            )
+        elif r.line.at is not None and span is None:
+            found[key] = "the logs go on for long after it, and when the job ran is not told"
+        elif r.line.at is not None and span is not None:
+            when = "before" if r.line.at < span[0] else "after"
+            found[key] = (
+                f"{when} the job" if told.logs.span is not None else f"long {when} the last records of GPUs; when the job ran is not told"
+            )
+    return found
