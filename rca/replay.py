@@ -24,9 +24,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-__all__ = ["DOUBLE_RUN", "GroupResult", "Judged", "judge_replays", "references"]
+__all__ = ["COMMANDS", "DOUBLE_RUN", "GroupResult", "Judged", "chance", "judge_replays", "references"]
 
 DOUBLE_RUN: Final = "double_run"
+COMMANDS: Final = (  # in this order; the last one reads the evidence with the replay's records
+    "rca replay plan PATH --out plan.json",
+    "rca replay run plan.json --out PATH/replay --launcher 'ssh {host}'",
+    "rca diagnose PATH",
+)
 MIN_HOSTS: Final = 2  # that must agree on a reference: one that computes wrongly agrees with itself
 Row = Mapping[str, Any]  # of the table `replays`
 Place = tuple[bool, int, int]  # double run or not, place in the group, step
@@ -69,6 +74,11 @@ class Judged:
         counts = [group.repeats for group in self.groups if set(group.hosts) & set(self.hosts)]
         differs = sum(count.get("differs", 0) for count in counts)
         return differs, differs + sum(count.get("equal", 0) for count in counts)
+
+
+def chance(q: float, repeats: int, num_phases: int = 2) -> float:
+    """That every phase shows a fault that one replay reproduces with probability `q`: (1 - (1 - q)^repeats)^num_phases."""
+    return float((1.0 - (1.0 - q) ** repeats) ** num_phases)
 
 
 def references(rows: Iterable[Row]) -> dict[Place, str]:

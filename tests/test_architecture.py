@@ -53,6 +53,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/diagnose.py": ((*FOUNDATION, "rca.roster", "rca.weighing"), ("polars", "numpy")),
     "rca/advise.py": ((*FOUNDATION, "rca.roster", "rca.commands", "rca.checkpoints", "rca.policies"), ("polars", "numpy")),
     "rca/policies.py": (FOUNDATION, ()),
+    "rca/eviction.py": ((*FOUNDATION, "rca.replay", "rca.roster"), ()),
     "rca/step_names.py": ((), ()),
     "rca/saved_states.py": ((*FOUNDATION, "rca.step_names"), ()),
     "rca/checkpoints.py": ((*FOUNDATION, "rca.saved_states"), ("polars",)),

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rca.errors import UsageError
+from rca.replay import chance
 
 __all__ = ["MODES", "PLAN_VERSION", "chance", "double_run", "dual_phase", "max_suspects", "plan_document", "repeats_needed"]
 
@@ -43,11 +44,6 @@ def dual_phase(m: int, n: int) -> Phases:
 def double_run(num_hosts: int) -> Phases:
     """Every host on its own."""
     return [{"name": "double_run", "groups": [[host] for host in range(num_hosts)]}]
-
-
-def chance(q: float, repeats: int, num_phases: int = 2) -> float:
-    """That every phase shows a fault that one replay reproduces with probability `q`: (1 - (1 - q)^repeats)^num_phases."""
-    return float((1.0 - (1.0 - q) ** repeats) ** num_phases)
 
 
 def repeats_needed(q: float, num_phases: int = 2, wanted: float = WANTED_CHANCE) -> int:
