@@ -139,7 +139,7 @@ def _some(names: list[str]) -> str:
 
 def _run(args: argparse.Namespace) -> int:
     from rca import plugins
-    from rca.probes._replay_run import RunOptions, load_plan
+    from rca.probes._replay_order import RunOptions, load_plan
 
     options = RunOptions(
         steps=args.steps, repeats=args.repeats, timeout_s=args.timeout, inject=tuple(args.inject), launcher=args.launcher,

@@ -15,8 +15,9 @@ import pytest
 from _house import ROOT, Done, call
 
 from rca.errors import UsageError
+from rca.probes._replay_order import RunOptions, load_plan, parse_injection
 from rca.probes._replay_plan import plan_document
-from rca.probes._replay_run import RunOptions, load_plan, parse_injection, run_plan
+from rca.probes._replay_run import run_plan
 
 END_WAIT_S = 30.0
 
