@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from collectors._batches import batches
 from collectors._calendar import Event, events
 from collectors._hostlist import expand
 from collectors._json_records import first_objects, instant, local, number, text
@@ -27,7 +28,7 @@ from collectors._slurm_json import entries, flags_of, moment
 from collectors._slurm_tables import text_lines
 from collectors._slurm_values import duration_s, plain, stamp
 from rca.errors import EvidenceError
-from rca.tables import TABLES, Table
+from rca.tables import Table
 from rca.types import Skip, Source
 
 __all__ = ["EMITS", "claims", "read"]
@@ -35,7 +36,6 @@ __all__ = ["EMITS", "claims", "read"]
 EMITS = ("planned_windows",)
 IS_ALONE = True
 
-BATCH_ROWS: Final = 2_000
 _WHOSE: Final = r"(?:window_?|maintenance_?|exclusion_?|planned_?)?"
 _WHEN: Final = r"(?:_?(?:time|at|date|datetime|ts))?(_utc)?"
 _BEGIN: Final = re.compile(rf"{_WHOSE}(?:start|begin|starts|from){_WHEN}")
@@ -144,21 +144,8 @@ def _columns(line: bytes) -> tuple[list[str], str] | None:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of `planned_windows` in the order of the file. Raises EvidenceError where nothing in it could be read."""
-    batch: list[dict[str, Any]] = []
-    num_rows, skipped = 0, None
-    for item in _rows(source):
-        if isinstance(item, Skip):
-            skipped = item
-            yield item
-            continue
-        batch.append(item)
-        num_rows += 1
-        if len(batch) >= BATCH_ROWS:
-            yield TABLES["planned_windows"], TABLES["planned_windows"].rows(batch)
-            batch = []
-    if batch:
-        yield TABLES["planned_windows"], TABLES["planned_windows"].rows(batch)
-    if not num_rows and skipped is None:
+    num_rows, num_skips = yield from batches("planned_windows", _rows(source))
+    if not num_rows and not num_skips:
         raise EvidenceError(source.path, None, "no window with a begin and an end in it")
 
 

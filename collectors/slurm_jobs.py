@@ -14,12 +14,13 @@ from typing import Any, Final
 
 import polars as pl
 
+from collectors._batches import batches
 from collectors._slurm_blocks import Shown, begins, shown
 from collectors._slurm_jobs import is_record, row
 from collectors._slurm_json import claims_jobs, jobs
 from collectors._slurm_tables import text_lines
 from rca.errors import EvidenceError
-from rca.tables import TABLES, Table
+from rca.tables import Table
 from rca.types import Skip, Source
 
 __all__ = ["EMITS", "claims", "read"]
@@ -28,7 +29,6 @@ EMITS = ("job_records",)
 IS_ALONE = True
 
 SNIFF_LINES: Final = 40
-BATCH_ROWS: Final = 5_000
 _SHOWN: Final = {  # field of scontrol -> name of sacct
     "JobName": "jobname", "JobState": "state", "Reason": "reason", "Restarts": "restarts", "ExitCode": "exitcode", "RunTime": "elapsed",
     "SubmitTime": "submit", "StartTime": "start", "EndTime": "end", "Partition": "partition", "QOS": "qos", "NodeList": "nodelist",
@@ -60,19 +60,7 @@ def claims(name: str, head: bytes) -> bool:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of `job_records` in the order of the file. Raises EvidenceError where there is none."""
-    num_rows = 0
-    batch: list[dict[str, Any]] = []
-    for item in _rows(source):
-        if isinstance(item, Skip):
-            yield item
-            continue
-        batch.append(item)
-        num_rows += 1
-        if len(batch) >= BATCH_ROWS:
-            yield TABLES["job_records"], TABLES["job_records"].rows(batch)
-            batch = []
-    if batch:
-        yield TABLES["job_records"], TABLES["job_records"].rows(batch)
+    num_rows, _ = yield from batches("job_records", _rows(source))
     if not num_rows:
         raise EvidenceError(source.path, None, "no job with a state in it")
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from collectors._batches import batches
 from collectors._hostlist import expand
 from collectors._json_records import text
 from collectors._slurm_blocks import Shown, begins, shown
@@ -23,7 +24,7 @@ from collectors._slurm_tables import text_lines
 from collectors._slurm_values import stamp
 from collectors._stack_dump import host_label
 from rca.errors import EvidenceError
-from rca.tables import TABLES, Table
+from rca.tables import Table
 from rca.types import Skip, Source
 
 __all__ = ["EMITS", "claims", "read"]
@@ -32,7 +33,6 @@ EMITS = ("node_states",)
 IS_ALONE = True
 
 SNIFF_LINES: Final = 40
-BATCH_ROWS: Final = 5_000
 MAX_NODES: Final = 200_000  # of one table
 _CONFIG: Final = re.compile(rb"^(?:ClusterName|SlurmctldHost|ControlMachine|SlurmUser|PartitionName)[ \t]*=", re.M)
 _JSON_NODE: Final = re.compile(rb'"nodes"\s*:\s*\[\s*\{')
@@ -93,19 +93,7 @@ def claims(name: str, head: bytes) -> bool:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of `node_states` in the order of the file. Raises EvidenceError where there is none."""
-    num_rows = 0
-    batch: list[dict[str, Any]] = []
-    for item in _rows(source):
-        if isinstance(item, Skip):
-            yield item
-            continue
-        batch.append(item)
-        num_rows += 1
-        if len(batch) >= BATCH_ROWS:
-            yield TABLES["node_states"], TABLES["node_states"].rows(batch)
-            batch = []
-    if batch:
-        yield TABLES["node_states"], TABLES["node_states"].rows(batch)
+    num_rows, _ = yield from batches("node_states", _rows(source))
     if not num_rows:
         raise EvidenceError(source.path, None, "no node with a state in it")
 

@@ -17,10 +17,11 @@ from typing import Any, Final
 import polars as pl
 
 from collectors import _slurm_tables as tables
+from collectors._batches import batches
 from collectors._slurm_jobs import is_record, row
 from collectors._slurm_json import claims_jobs, jobs
 from rca.errors import EvidenceError
-from rca.tables import TABLES, Table
+from rca.tables import Table
 from rca.types import Skip, Source
 
 __all__ = ["EMITS", "claims", "read"]
@@ -29,7 +30,6 @@ EMITS = ("job_records",)
 IS_ALONE = True
 
 SNIFF_LINES: Final = 40
-BATCH_ROWS: Final = 5_000
 _IO: Final = tuple(
     f"{kind}{what}{part}"
     for kind in ("max", "ave")
@@ -73,19 +73,7 @@ def _fits(header: tables.Header, fields: Sequence[str]) -> bool:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of `job_records` in the order of the file; what is no record is skipped. Raises EvidenceError where there is none."""
-    num_rows = 0
-    batch: list[dict[str, Any]] = []
-    for item in _rows(source):
-        if isinstance(item, Skip):
-            yield item
-            continue
-        batch.append(item)
-        num_rows += 1
-        if len(batch) >= BATCH_ROWS:
-            yield TABLES["job_records"], TABLES["job_records"].rows(batch)
-            batch = []
-    if batch:
-        yield TABLES["job_records"], TABLES["job_records"].rows(batch)
+    num_rows, _ = yield from batches("job_records", _rows(source))
     if not num_rows:
         raise EvidenceError(source.path, None, "no record of a job in it: its header must name JobID and State (not with --noheader)")
 
