@@ -8,12 +8,27 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rca import plugins
-from rca.catalogues import cached, rows
+from rca.catalogues import cached, is_sites, rows
 from rca.types import Finding, Outcome, Sign
 
-__all__ = ["Support", "Suspects", "bits", "explained", "sign_of", "strength", "support"]
+__all__ = [
+    "Gain",
+    "Gains",
+    "Key",
+    "Losses",
+    "Support",
+    "Suspects",
+    "bits",
+    "explained",
+    "gains",
+    "set_by_hand",
+    "sign_of",
+    "strength",
+    "support",
+]
 
 CAUSAL_ORDER = ("stop", "peer", "device", "death", "exception")  # families of records that explain what comes after; all others come last
 PEER = "peer"  # records that a GPU suffers from another one: they explain errors of its device, and nothing else
@@ -22,17 +37,40 @@ FOLLOWING = ("silent", "stack", "stuck", "ring", "tie", "network")  # families t
 FIRM_BITS = 8.0  # strength from which a record explains others
 LEADING_BITS = 12.0  # strength from which it names the cause of its suspects' trouble
 Suspects = tuple[int, ...]
+Key = tuple[str, str, str]  # (analysis, sign, cause): a row of bits.csv
 Support = dict[tuple[str, Suspects], tuple[float, tuple[str, ...]]]  # (cause, suspects) -> bits, and the findings they come from
 
 
+@dataclass(frozen=True)
+class Gain:
+    """What one finding gives a hypothesis: the largest bits of these rows, less what it takes to pick a part of the accused."""
+
+    keys: tuple[Key, ...]
+    penalty: float
+    finding: str  # its id; "" = a question that looked and found nothing
+
+
+Gains = dict[tuple[str, Suspects], dict[str, list[Gain]]]  # (cause, suspects) -> family -> what speaks for it
+Losses = dict[tuple[str, Suspects], list[Key]]  # (cause, suspects) -> what speaks against it
+
+
 @cached
-def bits() -> Mapping[tuple[str, str, str], float]:
+def bits() -> Mapping[Key, float]:
     """(analysis, sign, cause) -> bits, from catalogue/bits.csv."""
     return {(r["analysis"], r["sign"], r["cause"]): float(r["bits"]) for r in rows("bits")}
 
 
-def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support:
-    """(cause, suspect set) -> bits and the findings they come from; of one family only the strongest counts.
+@cached
+def set_by_hand() -> Mapping[Key, float]:
+    """(analysis, sign, cause) -> bits before calibration. Which records explain others is a rule, and must not move when a weight is fitted."""
+    told = {(r["analysis"], r["sign"], r["cause"]): r for r in rows("bits")}
+    return {
+        key: float(r["bits"] if is_sites("bits", key, "bits") or not r.get("set_by_hand") else r["set_by_hand"]) for key, r in told.items()
+    }
+
+
+def gains(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> tuple[Gains, Losses]:
+    """What speaks for and against every (cause, suspect set), by families, before any bits are looked up.
 
     A finding that accuses a larger set speaks for each part of it too, less the bits it takes to pick the part; one that accuses nobody
     speaks for its causes whoever the suspect is, or whoever of the ranks that it leaves open (those of one host). That why is open is said
@@ -41,15 +79,16 @@ def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support
     A record that clears (a clean replay) takes bits from its causes for the ranks it looked at, and for nobody else.
     That nothing was found speaks for health only where the job was seen alive, or seen to end well.
     """
-    best: dict[tuple[str, Suspects], dict[str, tuple[float, str]]] = defaultdict(dict)
-    against: dict[tuple[str, Suspects], float] = {}
+    told: Gains = defaultdict(lambda: defaultdict(list))
+    against: Losses = defaultdict(list)
     all_suspects = sorted({(), *(f.ranks for f in findings)})
     leading = {suspects: _leading(findings, suspects) for suspects in all_suspects}
     for f in findings:
         sign = sign_of(f)
         if sign.is_against:
-            losing = [(cause, suspects) for cause in sign.causes for suspects in all_suspects if _clears(f, suspects)]
-            against |= {key: max(against.get(key, 0.0), bits().get((f.analysis, f.sign, key[0]), 0.0)) for key in losing}
+            for cause in sign.causes:
+                for suspects in (s for s in all_suspects if _clears(f, s)):
+                    against[cause, suspects].append((f.analysis, f.sign, cause))
             continue
         for suspects in all_suspects:
             if suspects != f.ranks and f.ranks and not (suspects and set(suspects) < set(f.ranks)):
@@ -63,18 +102,34 @@ def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support
             for cause in sign_of(lead).causes if lead and follows else sign.causes:
                 if cause == "unknown" and not f.ranks and suspects:
                     continue
-                gain = (_loudness(f) if follows else bits().get((f.analysis, f.sign, cause), 0.0)) - penalty
-                if gain > best[cause, suspects].get(sign.family, (0.0, ""))[0]:
-                    best[cause, suspects][sign.family] = (gain, f.id)
-    clear = [outcome for outcome in outcomes if outcome.status == "clear"]
-    if any(outcome.analysis in SIGNS_OF_LIFE for outcome in clear):
-        for outcome in clear:
-            for (analysis, sign_name, cause), gain in bits().items():
-                if analysis == outcome.analysis and sign_name == "clear":
-                    best[cause, ()][f"clear/{analysis}"] = (gain, "")
-    together = {key: max if key[0] == "unknown" else sum for key in best}
-    found = {key: (together[key](gain for gain, _ in v.values()), tuple(sorted(i for _, i in v.values() if i))) for key, v in best.items()}
-    return found | {key: (found.get(key, (0.0, ()))[0] - loss, found.get(key, (0.0, ()))[1]) for key, loss in against.items()}
+                keys = tuple((f.analysis, f.sign, c) for c in (sign.causes if follows else (cause,)))
+                told[cause, suspects][sign.family].append(Gain(keys, penalty, f.id))
+    clear = [outcome.analysis for outcome in outcomes if outcome.status == "clear"]
+    if any(analysis in SIGNS_OF_LIFE for analysis in clear):
+        for key in sorted(key for key in bits() if key[1] == "clear" and key[0] in clear):
+            told[key[2], ()][f"clear/{key[0]}"].append(Gain((key,), 0.0, ""))
+    return told, against
+
+
+def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support:
+    """(cause, suspect set) -> bits and the findings they come from: `gains` summed up, of one family only the strongest, of `unknown` the one
+    strongest of all; less what speaks against it."""
+    told, against = gains(findings, outcomes)
+    found: Support = {}
+    for key, families in told.items():
+        best = [max(((_worth(gain), gain.finding) for gain in family), key=lambda one: one[0]) for family in families.values()]
+        best = [one for one in best if one[0] > 0]
+        if best:
+            together = max if key[0] == "unknown" else sum
+            found[key] = (together(worth for worth, _ in best), tuple(sorted(i for _, i in best if i)))
+    for key, losses in against.items():
+        have, ids = found.get(key, (0.0, ()))
+        found[key] = (have - max(bits().get(loss, 0.0) for loss in losses), ids)
+    return found
+
+
+def _worth(gain: Gain) -> float:
+    return max((bits().get(key, 0.0) for key in gain.keys), default=0.0) - gain.penalty
 
 
 def _clears(finding: Finding, suspects: Suspects) -> bool:
@@ -114,14 +169,11 @@ def explained(findings: Sequence[Finding]) -> dict[str, str]:
     return found
 
 
-def _loudness(finding: Finding) -> float:
-    """How strongly it accuses its ranks, whatever the cause."""
-    return max((bits().get((finding.analysis, finding.sign, c), 0.0) for c in sign_of(finding).causes), default=0.0)
-
-
 def strength(finding: Finding) -> float:
-    """Bits that it gives to the named cause it speaks for most."""
-    return max((bits().get((finding.analysis, finding.sign, c), 0.0) for c in sign_of(finding).causes if c != "unknown"), default=0.0)
+    """Bits, as set by hand, that it gives to the named cause it speaks for most."""
+    return max(
+        (set_by_hand().get((finding.analysis, finding.sign, c), 0.0) for c in sign_of(finding).causes if c != "unknown"), default=0.0
+    )
 
 
 def sign_of(finding: Finding) -> Sign:
