@@ -17,7 +17,7 @@ from typing import Any, Literal
 from rca.causes import CAUSES, did_first
 from rca.roster import Roster
 from rca.types import Finding, Hypothesis, Outcome, Verdict
-from rca.weighing import Support, Suspects, bits, explained, sign_of, strength, support
+from rca.weighing import Support, Suspects, Weights, bits, explained, sign_of, strength, support, weights
 
 __all__ = ["diagnose"]
 
@@ -28,22 +28,26 @@ PROVABLE = frozenset({"silent_data_corruption", "gpu_fault", "gpu_memory_fault",
 WAITING = frozenset({"silent", "ring", "stuck", "tie"})  # families that rest on who waits for whom
 
 
-def diagnose(outcomes: Sequence[Outcome], roster: Roster) -> Verdict:
-    """The verdict with all hypotheses, best first.
+def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | None = None) -> Verdict:
+    """The verdict with all hypotheses, best first; weighed as the catalogue says, unless other weights are given.
 
     1. Every set of ranks that a finding accuses is a suspect set, and so is nobody.
     2. Score every (cause, suspect set) and turn the scores into probabilities.
     3. Take the most probable set; of it the most probable cause; name each only when it is probable enough.
     """
+    weighing = weighing or weights()
     findings = [f for o in outcomes for f in o.findings]
     followed = explained(findings)
-    told = support([f for f in findings if f.id not in followed], outcomes)
-    probabilities = _softmax(
-        {
-            (cause, s): math.log2(CAUSES[cause].prior) + told.get((cause, s), (0.0, ()))[0]
-            for cause in CAUSES
-            for s in _sets(findings, cause)
-        }
+    told = support([f for f in findings if f.id not in followed], outcomes, weighing.bits)
+    probabilities = _with_surprise(
+        _softmax(
+            {
+                (cause, s): math.log2(CAUSES[cause].prior) + told.get((cause, s), (0.0, ()))[0]
+                for cause in CAUSES
+                for s in _sets(findings, cause)
+            }
+        ),
+        weighing.surprise,
     )
     by_set: dict[Suspects, float] = defaultdict(float)
     for (_, suspects), p in probabilities.items():
@@ -65,9 +69,14 @@ def _sets(findings: Sequence[Finding], cause: str) -> list[Suspects]:
 
 def _softmax(scores: Mapping[Any, float]) -> dict[Any, float]:
     top = max(scores.values())
-    weights = {key: 2.0 ** (score - top) for key, score in scores.items()}
-    total = sum(weights.values())
-    return {key: weight / total for key, weight in weights.items()}
+    odds = {key: 2.0 ** (score - top) for key, score in scores.items()}
+    total = sum(odds.values())
+    return {key: one / total for key, one in odds.items()}
+
+
+def _with_surprise(probabilities: Mapping[Any, float], surprise: float) -> dict[Any, float]:
+    """The evidence tells of nothing that no sign knows: that share stays with `unknown`, whatever speaks for the rest."""
+    return {key: (1 - surprise) * p + (surprise if key == ("unknown", ()) else 0.0) for key, p in probabilities.items()}
 
 
 def _best_cause(probabilities: Mapping[tuple[str, Suspects], float], ranks: Suspects) -> tuple[str, float]:

@@ -21,13 +21,16 @@ __all__ = [
     "Losses",
     "Support",
     "Suspects",
+    "Weights",
     "bits",
+    "by_hand",
     "explained",
     "gains",
     "set_by_hand",
     "sign_of",
     "strength",
     "support",
+    "weights",
 ]
 
 CAUSAL_ORDER = ("stop", "peer", "device", "death", "exception")  # families of records that explain what comes after; all others come last
@@ -50,6 +53,14 @@ class Gain:
     finding: str  # its id; "" = a question that looked and found nothing
 
 
+@dataclass(frozen=True)
+class Weights:
+    """What findings weigh: bits of every row, and the probability that stays with `unknown` however much speaks for an answer."""
+
+    bits: Mapping[Key, float]
+    surprise: float  # 0..1: how often an answer that looks sure is wrong all the same, for reasons that no sign shows
+
+
 Gains = dict[tuple[str, Suspects], dict[str, list[Gain]]]  # (cause, suspects) -> family -> what speaks for it
 Losses = dict[tuple[str, Suspects], list[Key]]  # (cause, suspects) -> what speaks against it
 
@@ -67,6 +78,17 @@ def set_by_hand() -> Mapping[Key, float]:
     return {
         key: float(r["bits"] if is_sites("bits", key, "bits") or not r.get("set_by_hand") else r["set_by_hand"]) for key, r in told.items()
     }
+
+
+@cached
+def weights() -> Weights:
+    """Those that count: calibrated where `rca drill campaign --calibrate` has been, else set by hand."""
+    return Weights(bits(), next(float(r["value"]) for r in rows("calibration") if r["figure"] == "surprise"))
+
+
+def by_hand() -> Weights:
+    """Those before calibration."""
+    return Weights(set_by_hand(), 0.0)
 
 
 def gains(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> tuple[Gains, Losses]:
@@ -111,25 +133,26 @@ def gains(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> tuple[Gai
     return told, against
 
 
-def support(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Support:
+def support(findings: Sequence[Finding], outcomes: Sequence[Outcome], weighed: Mapping[Key, float] | None = None) -> Support:
     """(cause, suspect set) -> bits and the findings they come from: `gains` summed up, of one family only the strongest, of `unknown` the one
     strongest of all; less what speaks against it."""
+    weighed = bits() if weighed is None else weighed
     told, against = gains(findings, outcomes)
     found: Support = {}
     for key, families in told.items():
-        best = [max(((_worth(gain), gain.finding) for gain in family), key=lambda one: one[0]) for family in families.values()]
+        best = [max(((_worth(gain, weighed), gain.finding) for gain in family), key=lambda one: one[0]) for family in families.values()]
         best = [one for one in best if one[0] > 0]
         if best:
             together = max if key[0] == "unknown" else sum
             found[key] = (together(worth for worth, _ in best), tuple(sorted(i for _, i in best if i)))
     for key, losses in against.items():
         have, ids = found.get(key, (0.0, ()))
-        found[key] = (have - max(bits().get(loss, 0.0) for loss in losses), ids)
+        found[key] = (have - max(weighed.get(loss, 0.0) for loss in losses), ids)
     return found
 
 
-def _worth(gain: Gain) -> float:
-    return max((bits().get(key, 0.0) for key in gain.keys), default=0.0) - gain.penalty
+def _worth(gain: Gain, weighed: Mapping[Key, float]) -> float:
+    return max((weighed.get(key, 0.0) for key in gain.keys), default=0.0) - gain.penalty
 
 
 def _clears(finding: Finding, suspects: Suspects) -> bool:
