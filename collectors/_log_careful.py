@@ -13,6 +13,7 @@ from collectors import _log_scheduler as scheduler
 from collectors._lines import Block
 from collectors._log_json import event_of, message_of, object_of
 from collectors._log_prefix import Line, parse, pieces
+from collectors._log_retries import tries_again
 from collectors._log_rows import Rows
 from collectors._log_shape import BESIDES, STEP
 from collectors._log_signatures import Sighting, classify
@@ -21,6 +22,7 @@ from rca.tables import TABLES
 
 __all__ = ["KERNEL", "Log", "hear"]
 
+RETRIABLE: Final = frozenset({"storage_timeout", "shm_full"})  # kinds of lines, no exception of Python, that a second try may undo
 MAX_STREAMS = 4096  # tracebacks and blocks open at a time
 MAX_WAIT = 500  # lines of other streams after which an open traceback counts as ended
 EXPIRE_EVERY = 50  # lines
@@ -126,11 +128,11 @@ class Log:
             if current.feed(line):
                 self._fed_at[stream] = line.number
                 return
-            self._end(stream)
+            self._end(stream, below=line)
         if not line.text.strip():
             return
         if begins(line):
-            self._start(stream, Chain(self._in_context(line, before), is_ignored=_IGNORED.search(before) is not None))
+            self._start(stream, self._chain(line, before))
         elif block := launcher.begins_block(line):
             self._start(stream, block)
         else:
@@ -144,10 +146,15 @@ class Log:
         if self._loose and self._loose[0] == opened.line.number - 1:
             self.rows.drop(self._loose[1])
 
-    def _in_context(self, line: Line, before: str) -> Line:
-        """A bare traceback belongs to the record that logs it: an error or warning right above it."""
-        above = parse(before, line.number - 1) if line.is_bare and before.strip() else line
-        if above.is_bare or above.level not in ("error", "warning"):
+    def _chain(self, line: Line, before: str) -> Chain:
+        """A traceback that begins here. A bare one belongs to the record that logs it: an error or warning right above it."""
+        above = parse(before, line.number - 1) if before.strip() else line
+        is_its_own = line.is_bare or above.stream == line.stream
+        is_retried = is_its_own and not above.is_bare and tries_again(above.text)
+        return Chain(self._in_context(line, above), is_ignored=_IGNORED.search(before) is not None, is_retried=is_retried)
+
+    def _in_context(self, line: Line, above: Line) -> Line:
+        if not line.is_bare or above.is_bare or above.level not in ("error", "warning"):
             return line
         return replace(line, at=above.at, local=above.local, level=above.level, rank=above.rank, host=above.host, pid=above.pid)
 
@@ -155,14 +162,15 @@ class Log:
         for stream in [stream for stream, at in self._fed_at.items() if number - at > MAX_WAIT]:
             self._end(stream)
 
-    def _end(self, stream: tuple[Any, ...]) -> None:
+    def _end(self, stream: tuple[Any, ...], *, below: Line | None = None) -> None:
         ended = self._open.pop(stream)
         del self._fed_at[stream]
         if isinstance(ended, launcher.Block):
             self._failure(ended)
         elif ended.is_event:
             frames = ended.frames[::-1][:MAX_FRAMES]
-            self._exception(ended.line, ended.exception, ended.text, frames)
+            is_retried = ended.is_retried or (below is not None and not below.is_bare and tries_again(below.text))
+            self._exception(ended.line, ended.exception, ended.text, frames, is_retried=is_retried)
 
     def _failure(self, block: launcher.Block) -> dict[str, Any]:
         """Add the failure that was read of a block. Gives whose it is."""
@@ -185,9 +193,9 @@ class Log:
         elif state == "SUCCEEDED":
             self.rows.add(line, Sighting("worker_finished", event))
 
-    def _exception(self, line: Line, exception: str | None, text: str, frames: list[str] | None) -> None:
+    def _exception(self, line: Line, exception: str | None, text: str, frames: list[str] | None, *, is_retried: bool = False) -> None:
         for sighting in signatures_of(exception, text, frames or []):
-            fields = {"message": text} | sighting.fields
+            fields = {"message": text, "is_retried": is_retried or None} | sighting.fields
             self.rows.add(line, Sighting(sighting.signature, fields), exception=exception, frames=frames or None)
 
     def _message(self, line: Line, before: str) -> None:
@@ -215,10 +223,11 @@ class Log:
                 self._announced.setdefault(tuple(told.values()), row)
         thrown_bare = bare_exception(line.text)
         if not sightings and thrown_bare:
-            self._exception(line, *thrown_bare, None)
+            self._exception(line, *thrown_bare, None, is_retried=tries_again(line.text))
             return
         for sighting in sightings:
-            self.rows.add(line, sighting, exception=thrown_bare[0] if thrown_bare else None)
+            again = {"is_retried": True} if sighting.signature in RETRIABLE and tries_again(line.text) else {}
+            self.rows.add(line, replace(sighting, fields=sighting.fields | again), exception=thrown_bare[0] if thrown_bare else None)
         if not sightings and told is None and line.level == "error":
             self._loose = line.number, self.rows.add(line, Sighting("unknown", {}))
 

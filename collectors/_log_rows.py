@@ -41,7 +41,7 @@ class Rows:
             self._last_of[kind]["num_folded"] += 1
             return self._last_of[kind]
         text = fields.get("message", line.text).strip()[:MAX_TEXT]
-        key = (*kind, line.group_rank, fields.get("exit_code"), text)
+        key = (*kind, line.group_rank, fields.get("exit_code"), fields.get("is_retried"), text)  # the last try says what those before said
         if (same := self._rows.get(key)) is not None:
             same["num_folded"] += 1
             return same

@@ -47,6 +47,7 @@ class Chain:
 
     line: Line  # the header, with the clock, rank and host of the chain
     is_ignored: bool = False  # the interpreter said that it goes on
+    is_retried: bool = False  # the record that logs it says that the same is tried again
     exception: str | None = None
     text: str = ""
     frames: list[str] = field(default_factory=list)  # outermost first while reading

@@ -440,6 +440,12 @@ class TestFirstException:
         assert job.only("first_exception").sign == "outlived"
         assert job.died(3, 11, 1, "").only("first_exception").ranks == (3,)
 
+    def test_what_is_tried_again_has_not_failed_yet(self) -> None:
+        retried = Job(steps=0).log(3, "python_traceback", 10, exception="OSError", text="short read", is_retried=True)
+        assert retried.only("first_exception").sign == "outlived"
+        last = retried.log(3, "python_traceback", 12, exception="OSError", text="short read")
+        assert [f.ranks for f in last.ask("first_exception").findings if f.sign == "storage_error" or f.sign == "raised"] == [(3,)]
+
     def test_an_error_of_the_device_is_never_outlived(self) -> None:
         assert Job().log(0, "cuda_ecc", 10).only("first_exception").sign == "gpu_memory_error"
 

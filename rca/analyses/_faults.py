@@ -3,7 +3,8 @@
 1. Lines that only ever follow another fault (closed connections, time-outs, watchdogs, SIGTERM after a closing signal, aborts, launchers'
    reports of failed children) accuse nobody, however early they are. So does an exception that communication raised.
 2. What is left is a fault of the rank's own, of a kind. The kernel's record that it killed a rank's process for memory is one too. An
-   exception that the rank outlived (it made further steps) is none. One that a log tells without its rank is nobody's, and not nothing.
+   exception that the rank outlived (it made further steps, or tried the same again) is none. One that a log tells without its rank is
+   nobody's, and not nothing.
 3. A fault after the job was told to stop belongs to the stop: the process was still there to be closed, or the fault is later.
 4. The first is the one that is earlier than all others outside the error of the clocks; else the one of the highest class (kernel record,
    device, death, own exception, storage); else it is a tie. The same exception on nearly all ranks accuses nobody.
@@ -231,8 +232,7 @@ def _by_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]]:
     for line in logs.lines:
         kind = kind_of(line) if line.rank is not None else None
         if kind is not None and line.rank is not None:
-            is_over = CLASS[kind] >= OUTLIVABLE and went_on(case, logs, line)
-            (outlived if is_over else found)[kind, line.rank].append(line)
+            (outlived if _is_over(case, logs, line, kind) else found)[kind, line.rank].append(line)
     return tuple([_fault(kind, (rank,), lines) for (kind, rank), lines in sorted(f.items())] for f in (found, outlived))  # type: ignore[return-value]
 
 
@@ -244,10 +244,14 @@ def _without_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]
     for line in logs.lines:
         kind = kind_of(line) if line.rank is None and line.table == "log_events" else None
         if kind is not None and kind not in DEATHS:
-            is_over = CLASS[kind] >= OUTLIVABLE and went_on(case, logs, line)
-            (over if is_over else found)[kind, line.evidence_id].append(line)
+            (over if _is_over(case, logs, line, kind) else found)[kind, line.evidence_id].append(line)
     faults, outlived = ([_fault(kind, (), lines) for (kind, _), lines in sorted(f.items())] for f in (found, over))
     return faults, outlived
+
+
+def _is_over(case: Tables, logs: JobLogs, line: Line, kind: str) -> bool:
+    """Whether a fault that a program can catch ended nothing: the rank went on, or what failed was tried again (a last try says so)."""
+    return CLASS[kind] >= OUTLIVABLE and (line.is_retried or went_on(case, logs, line))
 
 
 def _fault(kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:

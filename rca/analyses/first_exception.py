@@ -8,7 +8,7 @@
 4. The same on nearly all ranks at once is no rank's fault: the cause is named, nobody is accused.
 5. A traceback that is torn before its last line says who raised, not what; and where other logs were not read to their end, not even who was
    first.
-6. An exception that its rank outlived (further steps, a good end) is mentioned and accuses nobody.
+6. An exception that its rank outlived (further steps, another try, a good end) is mentioned and accuses nobody.
 7. An exception in a log that does not say whose it is (one file of all ranks, without labels) tells the cause, and nobody's rank; beside a fault
    whose rank is known it is mentioned.
 """
@@ -127,9 +127,8 @@ def _outlived(told: Story) -> Finding:
     """Exceptions that ended nothing, for a person to know of."""
     ranks = tuple(sorted({rank for fault in told.outlived for rank in fault.ranks}))
     line = told.outlived[0].line
-    says = (
-        f"{ranks_text(ranks) if ranks else 'a rank'} logged an exception and went on with further steps, so it ended nothing{_quoted(line)}"
-    )
+    how = "tried the same again" if line.is_retried else "went on with further steps"
+    says = f"{ranks_text(ranks) if ranks else 'a rank'} logged an exception and {how}, so it ended nothing{_quoted(line)}"
     cites = tuple(cite_line(line) for fault in told.outlived for line in fault.lines)[:MAX_CITES]
     return Finding("first_exception", "outlived", says, scope=f"outlived {ranks}", numbers={"logged_by": list(ranks)}, cites=cites)
 

@@ -69,6 +69,7 @@ DECLARED: Final[tuple[Table, ...]] = (
         Column("exception", TEXT, "type of the first exception of the chain: the one the others were raised from"),
         Column("frames", TEXTS, "traceback of that exception, function (file:line), innermost first"),
         Column("peer", TEXT, "other host or address that the line names"),
+        Column("is_retried", BOOL, "the line or the record around it says that the same is tried again; null = it does not"),
         Column("step", INT, "step that the line names"),
         Column("sample_ids", TEXTS, "samples that the line names"),
         Column("num_folded", INT, "raw lines folded into this row, 1 = not folded"),

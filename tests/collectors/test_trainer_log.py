@@ -569,3 +569,33 @@ def test_public_logs_are_read_as_labelled() -> None:
             named = {row["rank"] for row in mine} - {None}
             assert "ranks" not in entry or named <= {*entry["ranks"], *entry.get("ranks_alt", [])}, case["file"]
     assert found >= 0.95 * wanted > 0
+
+
+# What is tried again
+
+
+AGAIN = """2026-11-03 10:00:05,423 WARNING reader: read of shard-0017 failed (attempt 1/3), retrying in 2 s
+Traceback (most recent call last):
+  File "/opt/train/reader.py", line 88, in read
+    return self.client.get(url)
+OSError: short read
+2026-11-03 10:00:08,001 INFO reader: opened shard-0017
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "retried"),
+    [
+        (AGAIN, [True]),
+        (AGAIN.replace("(attempt 1/3), retrying in 2 s", "(attempt 3/3)"), [None]),
+        (AGAIN.replace(", retrying in 2 s", "").replace("opened shard-0017", "shard-0017 ok after 2 retries"), [True]),
+        (AGAIN.replace("(attempt 1/3), retrying in 2 s", "").replace("opened", "loaded"), [None]),
+        (AGAIN + AGAIN.replace("(attempt 1/3), retrying in 2 s", "for good, giving up after 3 retries"), [True, None]),
+        ("2026-11-03 10:00:05 ERROR OSError: short read; trying again in 5 s\n", [True]),
+        ("2026-11-03 10:00:05 ERROR no such policy: retry\n" + AGAIN[AGAIN.index("Trace") :].replace("OSError", "KeyError"), [None]),
+        ("[rank3]: will retry\n" + "".join(f"[rank4]: {line}\n" for line in AGAIN.splitlines()[1:5]), [None]),
+    ],
+)
+def test_an_exception_that_is_tried_again_says_so(tmp_path: Path, text: str, retried: list[bool | None]) -> None:
+    found = [row for row in events(tmp_path, text) if row["signature"] != "unknown"]
+    assert [row.get("is_retried") for row in found] == retried
