@@ -25,23 +25,9 @@ from typing import Final
 
 import polars as pl
 
-from rca.analyses._stack_views import (
-    BACKWARD,
-    UNTOLD,
-    WAITS_FOR_OTHERS,
-    Loop,
-    Motion,
-    View,
-    awaits,
-    cite_view,
-    in_loop,
-    loop_of,
-    main_views,
-    movement,
-    seen,
-    stands_still,
-    steps_meanwhile,
-)
+from rca.analyses._stack_patterns import patterns
+from rca.analyses._stack_scene import Scene, hidden_wait, scene, stays
+from rca.analyses._stack_views import BACKWARD, UNTOLD, WAITS_FOR_OTHERS, View, awaits, cite_view, in_loop, seen, stands_still
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -74,35 +60,27 @@ MAX_OUTLIER_SHARE = 0.25
 MIN_SEEN = 3
 PAIR = 2  # ranks of the smallest job in which one can wait for another
 MIN_SAMPLES = 3  # in which a rank is awaited, in a job that runs: twice is an ordinary moment
-CLUSTER_FROM = 16  # distinct patterns; below, exact groups are as readable and need no scikit-learn
-NEAR = 0.2  # distance under which two patterns are one: they differ in a frame or two away from the leaf
-LEAF_WEIGHT = 0.8  # each frame weighs this much of the one it called
 MAX_CITES = 6
-_OWN = ("train_step", "eval", "inference", "unknown")  # activities in which a place that names no wait may be one for other ranks
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per kind of outlier."""
-    views = case.derive(main_views)
-    loop = loop_of(case, views)
-    motion = movement(views, loop)
+    shown = case.derive(scene)
+    views, last, failed = shown.views, shown.last, shown.failed
     if not views:
         raise NotEnoughEvidence("no stack dump has a rank: nothing says whose stacks they are")
-    steps = steps_meanwhile(case, views)
-    if motion.job_moves or steps:
-        return _awaited_again(views, loop, motion, has_steps=bool(steps))
-    last = _last_inside(views, loop)
-    failed = _failed(views)
+    if shown.runs:
+        return _awaited_again(shown)
     is_pair = len(last) == PAIR and not failed and len(_known_ranks(case) | set(views)) == PAIR
     if len(last) + len(failed) < MIN_SEEN and not is_pair:
         raise NotEnoughEvidence(f"stacks of {len(last)} ranks only; at least {MIN_SEEN} are needed to tell an exception from the rule")
     waits = _waits_of_pair(views, last) if is_pair else _waits(views, last, len(last) + len(failed))
     outliers: dict[str, list[View]] = defaultdict(list)
     for rank, view in last.items():
-        if rank not in waits.ranks and not waits.may_hold(view) and _stays(views[rank], view):
+        if rank not in waits.ranks and not waits.may_hold(view) and stays(views[rank], view):
             sign = _sign(views[rank], view, waits)
             if sign not in ("in_user_code", "apart_from_peers") or in_loop(
-                view, loop
+                view, shown.loop
             ):  # outside the loop it has ended or failed: an after-effect
                 outliers[sign].append(view)
     for view in failed.values():
@@ -110,9 +88,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
     count = sum(map(len, outliers.values()))
     if count > (max(1, MAX_OUTLIER_SHARE * (len(last) + len(failed))) if waits.is_told else 1):
         raise NotEnoughEvidence(f"{count} ranks stand apart, too many to be the exception")
-    patterns = _patterns(last, _stages(case))
+    numbers = patterns(last, _stages(case))
     workers = _workers(case)
-    return [_finding(sign, outliers[sign], waits, patterns, workers) for sign in sorted(outliers)]
+    return [_finding(sign, outliers[sign], waits, numbers, workers) for sign in sorted(outliers)]
 
 
 @dataclass(frozen=True)
@@ -133,7 +111,7 @@ class _Waits:
         """Whether another rank may be in a wait of the same sort, only elsewhere or not all the time."""
         if self.kind == "place":
             return view.stack_id == self.stack_id
-        return self.kind in ("backward", "device") and _hidden_wait(view) in ("backward", "device")
+        return self.kind in ("backward", "device") and hidden_wait(view) in ("backward", "device")
 
 
 def _waits(views: Mapping[int, Sequence[View]], last: Mapping[int, View], count: int) -> _Waits:
@@ -143,12 +121,13 @@ def _waits(views: Mapping[int, Sequence[View]], last: Mapping[int, View], count:
         return _Waits(inside, "call")
     places: dict[tuple[str, str | None, str], list[int]] = defaultdict(list)
     for rank, view in last.items():
-        if stands_still(views[rank]) and (kind := _hidden_wait(view)):
+        if stands_still(views[rank]) and (kind := hidden_wait(view)):
             places[kind, view.stack_id, view.lines].append(rank)
     (kind, stack_id, _), ranks = max(places.items(), key=lambda item: (len(item[1]), item[0]), default=(("", None, ""), []))
-    needed = len(ranks) >= NEARLY_ALL * count if kind == "place" else len(ranks) > MOST * count
+    together = len(ranks) + len(inside)  # who waits inside a call is no exception to those whose wait has no name
+    needed = together >= NEARLY_ALL * count if kind == "place" else together > MOST * count
     if len(ranks) >= MIN_SEEN - 1 and needed:
-        return _Waits(tuple(ranks), kind, stack_id)
+        return _Waits((*ranks, *inside), kind, stack_id)
     raise NotEnoughEvidence(f"only {len(inside)} of {count} ranks wait for others: their stacks show no common hang")
 
 
@@ -156,7 +135,7 @@ def _waits_of_pair(views: Mapping[int, Sequence[View]], last: Mapping[int, View]
     """Of two ranks: the one that stands in a wait for the other, which may not be in such a wait itself."""
     waiting = tuple(rank for rank, view in last.items() if awaits(view) and all(awaits(v) for v in seen(views[rank])))
     rest = [view for rank, view in last.items() if rank not in waiting]
-    if len(waiting) != 1 or len(seen(views[waiting[0]])) < PAIR or _hidden_wait(rest[0]) in ("backward", "device"):
+    if len(waiting) != 1 or len(seen(views[waiting[0]])) < PAIR or hidden_wait(rest[0]) in ("backward", "device"):
         raise NotEnoughEvidence("of the two ranks, not one waits for the other, as far as their stacks show")
     return _Waits(waiting, "call" if last[waiting[0]].wait_kind in WAITS_FOR_OTHERS else "backward", is_pair=True)
 
@@ -167,14 +146,15 @@ def _known_ranks(case: Tables) -> set[int]:
     return set(pl.concat(tables).unique().collect()["rank"].to_list())
 
 
-def _awaited_again(views: Mapping[int, Sequence[View]], loop: Loop, motion: Motion, *, has_steps: bool) -> list[Finding]:
+def _awaited_again(job: Scene) -> list[Finding]:
     """Step 4."""
-    shown = {rank: seen(all_views) for rank, all_views in views.items()}
+    loop, motion = job.loop, job.motion
+    shown = {rank: seen(all_views) for rank, all_views in job.views.items()}
     if len(shown) < PAIR or any(len(each) < MIN_SAMPLES for each in shown.values()):
         return []
     waiting = {rank for rank, each in shown.items() if all(awaits(v) and v.is_active is not True for v in each)}
     rest = sorted(shown.keys() - waiting)
-    if len(rest) != 1 or not (has_steps or waiting <= {*motion.moved, *motion.returned}):
+    if len(rest) != 1 or not (job.steps or waiting <= {*motion.moved, *motion.returned}):
         return []
     own = shown[rest[0]]
     is_loader = all(v.activity == "dataloader" for v in own)
@@ -189,38 +169,6 @@ def _awaited_again(views: Mapping[int, Sequence[View]], loop: Loop, motion: Moti
     return [
         Finding("stack_clusters", sign, says, ranks=(rest[0],), hosts=hosts, explains=tuple(sorted(waiting)), numbers=numbers, cites=cites)
     ]
-
-
-def _hidden_wait(view: View) -> str | None:
-    """The sort of wait that a stack may be in without naming it."""
-    if view.leaf in BACKWARD and view.wait_kind == UNTOLD:
-        return "backward"
-    if view.wait_kind == "cuda_sync":
-        return "device"
-    return "place" if view.wait_kind == UNTOLD and view.activity in _OWN else None
-
-
-def _last_inside(views: Mapping[int, Sequence[View]], loop: Loop) -> dict[int, View]:
-    """rank -> its last view inside the training loop (a rank that left the loop after a failed call still shows where it waited)."""
-    found = {}
-    for rank, all_views in views.items():
-        shown = seen(all_views)
-        inside = [v for v in shown if in_loop(v, loop)]
-        if inside or (shown and len(shown) == len(all_views)):
-            found[rank] = (inside or shown)[-1]
-    return found
-
-
-def _failed(views: Mapping[int, Sequence[View]]) -> dict[int, View]:
-    """rank -> its last view, where no sample of the rank gave a stack and the failure says something of the process."""
-    telling = ("suspend_failed", "process_gone")
-    return {rank: v[-1] for rank, v in views.items() if v and not seen(v) and v[-1].dump_status in telling}
-
-
-def _stays(views: Sequence[View], view: View) -> bool:
-    """Whether every sample shows the rank at the same thing (a loader that polls changes its leaf, not its activity)."""
-    shown = seen(views)
-    return all(v.stack_id == view.stack_id or (v.activity == view.activity and v.activity in ("dataloader", "checkpoint")) for v in shown)
 
 
 def _sign(views: Sequence[View], view: View, waits: _Waits) -> str:
@@ -317,36 +265,6 @@ def _stages(case: Tables) -> dict[int, int]:
         .collect()
     )
     return dict(rows.iter_rows())
-
-
-def _patterns(last: Mapping[int, View], stages: Mapping[int, int]) -> dict[int, int]:
-    """rank -> number of its pattern: same canonical stack in the same stage, near-duplicates joined."""
-    keys = sorted({(stages.get(rank, -1), view.frames) for rank, view in last.items()})
-    number = dict(zip(keys, _joined(keys), strict=True))
-    return {rank: number[stages.get(rank, -1), view.frames] for rank, view in last.items()}
-
-
-def _joined(keys: Sequence[tuple[int, tuple[str, ...]]]) -> list[int]:
-    """Cluster number of each distinct pattern; exact while there are few of them."""
-    if len(keys) < CLUSTER_FROM:
-        return list(range(len(keys)))
-    import numpy as np
-    from sklearn.cluster import DBSCAN
-
-    weights = [{frame: LEAF_WEIGHT**depth for depth, frame in reversed(list(enumerate(frames)))} for _, frames in keys]
-    distance = np.ones((len(keys), len(keys)))
-    for one, (stage, _) in enumerate(keys):
-        for two in range(one + 1):
-            if keys[two][0] == stage:
-                distance[one, two] = distance[two, one] = _distance(weights[one], weights[two])
-    return [int(label) for label in DBSCAN(eps=NEAR, min_samples=1, metric="precomputed").fit(distance).labels_]
-
-
-def _distance(one: Mapping[str, float], two: Mapping[str, float]) -> float:
-    """Weighted Jaccard distance of two stacks."""
-    both = sum(min(one[f], two[f]) for f in one.keys() & two.keys())
-    either = sum(max(one.get(f, 0.0), two.get(f, 0.0)) for f in one.keys() | two.keys())
-    return 1.0 - both / either if either else 0.0
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
