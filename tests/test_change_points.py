@@ -39,7 +39,7 @@ def test_several_changes_and_gaps() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_noise_spikes_and_short_bursts_are_none(seed: int) -> None:
     values = steps(seed, (20, 100, 500, 3000)[seed], noise=0.15, spikes=0.04)
-    values[9:13] *= 5  # four in a row
+    values[len(values) // 2 :][:4] *= 5  # in a row
     assert change_points(values) == []
 
 

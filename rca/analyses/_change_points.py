@@ -70,8 +70,11 @@ def change_points(values: Sequence[float] | Vector, *, min_shift: float = MIN_SH
     plain = _clipped(logs, noise)
     total = np.concatenate([[0.0], np.cumsum(plain - plain[0])])
     least = math.sqrt(2 * math.log(len(plain))) + SURE
-    splits = _fitted(_splits(total, least * noise), total)
-    splits = [at for at, last in zip(splits, [-MIN_GAP - 1, *splits], strict=False) if at - last > MIN_GAP]
+    splits: list[int] = []
+    for at in _fitted(_splits(total, least * noise), total):
+        if not splits or at - splits[-1] > MIN_GAP:
+            splits.append(at)
+    splits = _fitted(splits, total)
     while splits:  # a change too small to count joins its two stretches, which may bring out the next one
         ends = [0, *splits, len(logs)]
         level = np.exp([np.median(logs[a:b]) for a, b in pairwise(ends)])
