@@ -10,9 +10,9 @@ __all__ = ["load", "names"]
 
 
 def names(package: str) -> tuple[str, ...]:
-    """Public plugin names of a package, sorted; a module whose name starts with "_" is a helper, not a plugin."""
+    """Public plugin names of a package, sorted; a module whose name starts with "_" is a helper, a folder a room, not a plugin."""
     module = importlib.import_module(package)
-    return tuple(sorted(found.name for found in pkgutil.iter_modules(module.__path__) if not found.name.startswith("_")))
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(module.__path__) if not (m.ispkg or m.name.startswith("_"))))
 
 
 def load(package: str, name: str) -> ModuleType:

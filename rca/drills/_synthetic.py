@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 from rca.drills._synthetic_job import Fault, Group, Job, Op, Plan, Truth, plan
 from rca.drills._synthetic_pickle import Pickler
-from rca.drills._synthetic_run import created_ns, enqueued, play
+from rca.drills._synthetic_run import START_NS, created_ns, enqueued, play
 
-__all__ = ["Fault", "Job", "Recorder", "Truth", "write"]
+__all__ = ["Dump", "Fault", "Job", "Recorder", "Truth", "dump_of", "stored", "write"]
 
 Dump = dict[str, Any]
 Edit = Callable[[int, Dump], "Dump | bytes | None"]
@@ -46,6 +46,12 @@ class Recorder:
     timed_out: bool = False  # the watchdog has given up the call that each rank waits in
     group_names: Literal["number", "axis"] = "number"  # "axis": groups of an axis share a name (split_group)
     gpus_per_host: int = 8
+    began_ns: int = START_NS  # when the first call was made
+    stretch: float = 1.0  # the played time passes so many times slower
+
+    def instant(self, played_ns: int) -> int:
+        """The instant on the clock of a moment of the play, ns since 1970."""
+        return self.began_ns + round((played_ns - START_NS) * self.stretch)
 
 
 def write(
@@ -67,19 +73,19 @@ def write(
     for rank, mine in enumerate(plans):
         if rank in truth.without_dump:
             continue
-        dump: Dump | bytes | None = _dump(job, recorder, rank, mine, done[rank])
+        dump: Dump | bytes | None = dump_of(job, recorder, rank, mine, done[rank])
         if edit is not None:
             dump = edit(rank, dump)  # type: ignore[arg-type]
         if dump is not None:
             name = recorder.name.format(rank=rank, host=f"host-{rank // recorder.gpus_per_host}")
-            (out / name).write_bytes(_stored(dump, recorder))
+            (out / name).write_bytes(stored(dump, recorder))
     waiting = tuple(r for r, p in enumerate(plans) if len(done[r]) < p.limit)
     if recorder.group_names == "axis" and truth.axis:
         truth = replace(truth, group_name=truth.axis)
     return replace(truth, waiting=waiting)
 
 
-def _stored(dump: Dump | bytes, recorder: Recorder) -> bytes:
+def stored(dump: Dump | bytes, recorder: Recorder) -> bytes:
     if isinstance(dump, bytes):
         return dump
     raw = json.dumps(_as_json(dump)).encode() if recorder.format == "json" else Pickler().dump(dump)
@@ -105,8 +111,8 @@ def _as_json(dump: Dump) -> Dump:
     return told
 
 
-def _dump(job: Job, recorder: Recorder, rank: int, mine: Plan, done: array[int]) -> Dump:
-    """The dump of one rank. Keys stand in the recorder's order; older versions lack some."""
+def dump_of(job: Job, recorder: Recorder, rank: int, mine: Plan, done: array[int], *, late_ns: int = 0) -> Dump:
+    """The dump of one rank, its clock `late_ns` ahead. Keys stand in the recorder's order; older versions lack some."""
     calls = enqueued(mine, len(done), blocking=job.backend == "gloo")
     version = tuple(int(part) for part in recorder.version.split("."))
     ids = _pg_ids(mine.groups, rank)
@@ -118,7 +124,7 @@ def _dump(job: Job, recorder: Recorder, rank: int, mine: Plan, done: array[int])
         dump["nccl_version"] = "2.27.3"
     if version >= (2, 3):
         dump["pg_status"] = _pg_status(job, recorder, mine, calls, len(done), ids)
-    entries = list(_Ring(job, recorder, rank, mine, done, calls).entries(ids, names))
+    entries = list(_Ring(job, recorder, rank, mine, done, calls, late_ns).entries(ids, names))
     if entries or recorder.format == "pickle":
         dump["entries"] = entries
     return dump
@@ -158,12 +164,15 @@ def _pg_status(job: Job, recorder: Recorder, mine: Plan, calls: int, finished: i
 class _Ring:
     """The entries of one rank: those of its last calls that still fit the ring buffer."""
 
-    def __init__(self, job: Job, recorder: Recorder, rank: int, mine: Plan, done: array[int], calls: int) -> None:
+    def __init__(self, job: Job, recorder: Recorder, rank: int, mine: Plan, done: array[int], calls: int, late_ns: int) -> None:
         self.job, self.recorder, self.rank = job, recorder, rank
-        self.mine, self.done, self.calls = mine, done, calls
+        self.mine, self.calls = mine, calls
+        self.done = [recorder.instant(moment) + late_ns for moment in done]
         self.version = tuple(int(part) for part in recorder.version.split("."))
-        self.at = list(created_ns(mine, done, calls=calls, blocking=job.backend == "gloo"))
-        self.first = list(accumulate((self.num_records(op) for op in mine.program.ops[:calls]), initial=0))
+        created = created_ns(mine, done, calls=calls, blocking=job.backend == "gloo")
+        self.at = [recorder.instant(moment) + late_ns for moment in created]
+        before = mine.program.times * sum(map(self.num_records, mine.program.before))
+        self.first = list(accumulate((self.num_records(op) for op in mine.program.ops[:calls]), initial=before))
 
     def num_records(self, op: Op) -> int:
         """A batch leaves one record per transfer and one for the whole; gloo does not record transfers at all."""

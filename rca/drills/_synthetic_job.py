@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-__all__ = ["Fault", "Group", "Job", "Op", "Plan", "Program", "Truth", "plan"]
+from rca.drills._synthetic_world import World
 
-Axis = Literal["tp", "dp", "pp", "emb", "world"]
+__all__ = ["Fault", "Group", "Job", "Op", "Plan", "Program", "Truth", "groups_of", "plan"]
+
+Axis = Literal["tp", "cp", "dp", "pp", "ep", "emb", "world"]
 Kind = Literal["stop", "no_dump", "skip", "p2p_skip", "extra", "size", "dtype", "op", "stuck", "swap"]
 COLLECTIVE = (-1, -1)  # stands for (src, dst) where every member of the group takes part
 DESCRIPTIONS = {
@@ -20,19 +22,18 @@ DESCRIPTIONS = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
     "dp": "DATA_PARALLEL_GROUP_WITH_CP",
     "pp": "PIPELINE_MODEL_PARALLEL_GROUP",
+    "cp": "CONTEXT_PARALLEL_GROUP",
+    "ep": "EXPERT_MODEL_PARALLEL_GROUP",
     "emb": "EMBEDDING_GROUP",
 }
 UNSIZED = ("all_to_all", "all_to_all_single", "barrier", "all_reduce_barrier")  # members may differ in size by right
 
 
 @dataclass(frozen=True)
-class Job:
-    """Layout and work of one training job. Tensor-parallel ranks are neighbours; `order` says what comes next."""
+class Job(World):
+    """Layout and work of one training job."""
 
-    tp: int = 2
-    pp: int = 1
-    dp: int = 2
-    order: Literal["tp-dp-pp", "tp-pp-dp"] = "tp-dp-pp"
+    order: str = "tp-dp-pp"
     steps: int = 3
     microbatches: int = 2
     tp_ops: int = 6  # per micro-batch, half of them before and half after the turn from forward to backward
@@ -44,22 +45,7 @@ class Job:
     p2p: Literal["plain", "coalesced"] = "plain"
     embedding: bool = False  # first and last stage share a group, with one call per step
     backend: str = "nccl"  # "gloo": every call blocks the CPU, point-to-point calls leave no entries
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self.tp * self.pp * self.dp
-
-    def rank(self, t: int, d: int, p: int) -> int:
-        """Global rank at these coordinates."""
-        if self.order == "tp-dp-pp":
-            return t + self.tp * (d + self.dp * p)
-        return t + self.tp * (p + self.pp * d)
-
-    def coordinates(self, rank: int) -> tuple[int, int, int]:
-        """(tp, dp, pp) coordinates of a global rank."""
-        t, rest = rank % self.tp, rank // self.tp
-        return (t, rest % self.dp, rest // self.dp) if self.order == "tp-dp-pp" else (t, rest // self.pp, rest % self.pp)
+    earlier_steps: int = 0  # done before those that are played: calls are numbered on from there
 
 
 @dataclass(frozen=True)
@@ -128,11 +114,17 @@ class Group(NamedTuple):
 class Program:
     """The calls of a rank with the numbers that a recorder gives them."""
 
-    def __init__(self, ops: Sequence[Op]) -> None:
+    def __init__(self, ops: Sequence[Op], before: Sequence[Op] = (), times: int = 0) -> None:
+        """`before`: calls made `times` over before these; they are only counted."""
         self.ops = tuple(ops)
+        self.before, self.times = tuple(before), times
         self.seq: list[tuple[int, int, int]] = []  # per call: collective_seq_id, p2p_seq_id, op_id (of its last transfer)
         self.meets: list[tuple[tuple[Axis, int, int, int], ...]] = []  # per call: (axis, src, dst, number) of each meeting
         last: dict[str, tuple[int, int, int]] = {}
+        for op in self.before:
+            collective, p2p, op_id = last.get(op.axis, (0, 0, 0))
+            more = (0, times, times * len(op.transfers)) if op.transfers else (times, 0, times)
+            last[op.axis] = (collective + more[0], p2p + more[1], op_id + more[2])
         pairs: dict[tuple[str, int, int], int] = {}
         for op in self.ops:
             collective, p2p, op_id = last.get(op.axis, (0, 0, 0))
@@ -156,11 +148,11 @@ class Plan(NamedTuple):
 
 def plan(job: Job, faults: Sequence[Fault]) -> tuple[list[Plan], Truth, tuple[int, int, int, int] | None]:
     """The plan of every rank, the truth (of the first fault, ranks of all), and the meeting that never ends, if any."""
-    stages = [Program(_stage(job, stage)) for stage in range(job.pp)]
+    stages = [_program(job, stage) for stage in range(job.pp)]
     plans = []
-    groups = _groups(job)
+    groups = groups_of(job)
     for rank in range(job.world_size):
-        program = stages[job.coordinates(rank)[2]]
+        program = stages[job.coordinates(rank).p]
         plans.append(Plan(program, len(program.ops), groups[rank]))
     truth = Truth("healthy")
     stuck = None
@@ -207,7 +199,7 @@ def _changed(old: Plan, fault: Fault) -> Plan:
         ops[at] = ops[at]._replace(dtype="Float")
     elif fault.kind == "op":
         ops[at] = ops[at]._replace(name="broadcast")
-    program = Program(ops)
+    program = Program(ops, old.program.before, old.program.times)
     return Plan(program, len(ops), old.groups)
 
 
@@ -219,16 +211,14 @@ def _meetings(op: Op, seq: int, pairs: dict[tuple[str, int, int], int]) -> Itera
         yield op.axis, src, dst, pairs[op.axis, src, dst]
 
 
-def _groups(job: Job) -> list[dict[str, Group]]:
-    """Per rank the group of each axis, numbered as a job creates them: world, tp, dp, pp, embedding."""
-    ts, ds, ps = range(job.tp), range(job.dp), range(job.pp)
-    found: list[tuple[Axis, tuple[int, ...]]] = [("world", tuple(range(job.world_size)))]
-    found += [("tp", tuple(job.rank(t, d, p) for t in ts)) for p in ps for d in ds]
-    found += [("dp", tuple(job.rank(t, d, p) for d in ds)) for p in ps for t in ts]
-    if job.pp > 1:
-        found += [("pp", tuple(job.rank(t, d, p) for p in ps)) for d in ds for t in ts]
+def groups_of(job: Job) -> list[dict[str, Group]]:
+    """Per rank the group of each axis, numbered as a job creates them: world, tp, cp, dp, pp, ep, embedding."""
+    made = job.groups()
+    found: list[tuple[Axis, tuple[int, ...]]] = [
+        (axis, members) for axis in ("world", "tp", "cp", "dp", "pp", "ep") for members in made.get(axis, ())
+    ]
     if job.embedding:
-        found += [("emb", tuple(job.rank(t, d, p) for p in (0, job.pp - 1))) for d in ds for t in ts]
+        found += [("emb", (members[0], members[-1])) for members in made.get("pp", ((r, r) for r in range(job.world_size)))]
     groups: list[dict[str, Group]] = [{} for _ in range(job.world_size)]
     for number, (axis, members) in enumerate(found):
         for rank in members:
@@ -236,10 +226,15 @@ def _groups(job: Job) -> list[dict[str, Group]]:
     return groups
 
 
-def _stage(job: Job, stage: int) -> list[Op]:
-    """The program of a pipeline stage: micro-batches (1F1B with several stages), gradients, then the world."""
+def _program(job: Job, stage: int) -> Program:
+    """The program of a pipeline stage; what was done before it, step by step, only moves its numbers on."""
+    return Program(_stage(job, stage, job.steps), _stage(job, stage, 1) if job.earlier_steps else (), job.earlier_steps)
+
+
+def _stage(job: Job, stage: int, steps: int) -> list[Op]:
+    """The calls of a pipeline stage: micro-batches (1F1B with several stages), gradients, then the world."""
     ops: list[Op] = []
-    for _ in range(job.steps):
+    for _ in range(steps):
         if job.pp > 1:
             ops += _one_forward_one_backward(job, stage)
         else:
@@ -254,12 +249,20 @@ def _stage(job: Job, stage: int) -> list[Op]:
 
 
 def _forward(job: Job) -> list[Op]:
-    return [Op("tp", job.tp_names[k % len(job.tp_names)], stack=k % 12) for k in range((job.tp_ops + 1) // 2)]
+    ops = [Op("tp", job.tp_names[k % len(job.tp_names)], stack=k % 12) for k in range((job.tp_ops + 1) // 2)]
+    return ops + _attention_and_experts(job, 10)
 
 
 def _backward(job: Job, stage: int) -> list[Op]:
     calls = job.tp_ops // 2 + (job.extra if stage == job.pp - 1 else 0)
-    return [Op("tp", job.tp_names[-1 - k % len(job.tp_names)], stack=12 + k % 8) for k in range(calls)]
+    ops = [Op("tp", job.tp_names[-1 - k % len(job.tp_names)], stack=12 + k % 8) for k in range(calls)]
+    return _attention_and_experts(job, 18) + ops
+
+
+def _attention_and_experts(job: Job, stack: int) -> list[Op]:
+    """Keys and values gathered over context parallelism; tokens to their experts and back."""
+    ops = [Op("cp", "_all_gather_base", stack=stack)] if job.cp > 1 else []
+    return ops + [Op("ep", "all_to_all", stack=stack + 1) for _ in range(2 if job.ep > 1 else 0)]
 
 
 def _one_forward_one_backward(job: Job, stage: int) -> Iterator[Op]:

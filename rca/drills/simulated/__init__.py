@@ -1,0 +1,24 @@
+"""Simulated incidents: worlds of 8 to 16,384 ranks, what physically happens in them, the evidence it leaves, and the truth.
+
+`simulate` makes a scene, `write` its files, `frames` its tables; the kinds of incidents are the functions of the modules in `kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rca.drills._synthetic_world import World
+from rca.drills.simulated._emit import frames, write
+from rca.drills.simulated._kinds import KINDS, Kind, layouts
+from rca.drills.simulated._scene import Scene, Steps, new_scene
+
+__all__ = ["KINDS", "Kind", "Scene", "Steps", "World", "frames", "layouts", "simulate", "write"]
+
+
+def simulate(kind: str, world: World, seed: int, confusions: Sequence[Callable[[Scene], None]] = ()) -> Scene:
+    """The incident of that kind in that world; the same seed makes the same. Confusions are applied in order after it."""
+    scene = new_scene(kind, world, seed)
+    KINDS[kind].make(scene)
+    for confuse in confusions:
+        confuse(scene)
+    return scene
