@@ -48,7 +48,8 @@ _NAMES: Final = {  # as printed, in lower case and with blanks for underscores; 
     "mfu_ratio": ("mfu",),
     "iteration_s": ("elapsed time per iteration", "train step timing in s", "step time", "iter time", "iteration time"),
     "logged_step_s": ("elapsed ms", "elapsed"),  # may also be the time since the start
-    "is_skipped": ("number of skipped iterations",),
+    "num_skipped": ("number of skipped iterations",),
+    "num_nan": ("number of nan iterations",),
 }
 _COLUMN: Final = {name: (column, place) for column, names in _NAMES.items() for place, name in enumerate(names)}
 _PLAIN: Final = frozenset({"epoch", "loss", "grad_norm", "learning_rate", "tokens_total", "tokens_per_s_per_gpu"})  # numbers without a unit
@@ -133,8 +134,10 @@ def of_text(line: Line) -> dict[str, Any] | None:
         row["tokens_total"] = _count(row["tokens_total"])
     if "mfu_ratio" in said:
         row["mfu_ratio"] = _scaled(said["mfu_ratio"], "%", 100)
-    if "is_skipped" in said:
-        row["is_skipped"] = said["is_skipped"].strip() != "0"
+    for column in said.keys() & {"num_skipped", "num_nan"}:
+        row[column] = _whole(said[column])
+    if "num_skipped" in said:
+        row["is_skipped"] = said["num_skipped"].strip() != "0"
     if took:
         row["logged_step_s"] = _scaled(took, "ms", 1000)
         row["is_iteration"] = "iteration_s" in said

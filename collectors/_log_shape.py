@@ -51,7 +51,7 @@ _PART: Final = re.compile(
 )
 _SPECIAL: Final = re.compile(r"([\\.+*?()|\[\]{}^$])")
 _PER_UNIT: Final = {"plain": 1.0, "thousandth": 1000.0, "hundredth": 100.0}
-_COUNTS: Final = ("step", "tokens_total", "rank", "label", "pid", "group_rank")
+_COUNTS: Final = ("step", "tokens_total", "num_skipped", "num_nan", "rank", "label", "pid", "group_rank")
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,8 @@ def _instant(rows: dict[str, list[dict[str, Any]]], event: dict[str, Any], sourc
                 else None,
                 "tokens_total": json_of.whole(json_of.first(logs, "consumed tokens", "consumed samples")),
                 "is_skipped": skipped > 0 if skipped is not None else None,
+                "num_skipped": json_of.whole(logs.get("number of skipped iterations")),
+                "num_nan": json_of.whole(logs.get("number of nan iterations")),
                 "logged_step_s": elapsed / 1000 if elapsed is not None else json_of.number(json_of.first(logs, *_TIMES_S)),
             }
         )

@@ -269,14 +269,16 @@ class TestLossAnomaly:
     def test_ranks_that_share_a_batch_stay_candidates(self) -> None:
         data = written(8, 20)
         for rank in (2, 3):
-            spoil(data, rank, 15, 20, loss=None, is_finite=False, sample_ids=["7"])
+            for step in range(15, 20):
+                spoil(data, rank, step, 20, loss=None, grad_norm=None, is_finite=False, sample_ids=["7"])
         finding = only(ask(progress_case(data), "loss_anomaly"))
         assert (finding.sign, finding.ranks, finding.numbers["candidates"]) == ("nonfinite_local", (), [2, 3])
         assert finding.numbers["sample_ids"] == ["7"]
 
     def test_alone_beside_an_unseen_model_peer_is_not_proof(self) -> None:
         data = written(8, 20)
-        spoil(data, 3, 15, 20, loss=None, is_finite=False)
+        for step in range(15, 20):
+            spoil(data, 3, step, 20, loss=None, grad_norm=None, is_finite=False)
         coordinates = {"rank": list(range(8)), "tp": [r % 2 for r in range(8)], "dp": [r // 2 for r in range(8)], "record": "E0"}
         ranks = TABLES["ranks"].frame(coordinates)
         assert accused(ask(progress_case(data, ranks=ranks), "loss_anomaly")) == [("nonfinite_local", (3,))]
@@ -292,13 +294,17 @@ class TestLossAnomaly:
     def test_jump_that_stays_counts_and_one_that_heals_does_not(self) -> None:
         data = written(8, 40)
         spoil(data, 1, 20, 40, loss=40.0, grad_norm=9.0)
-        assert ask(progress_case(data), "loss_anomaly").status == "clear"
-        for step in range(20, 24):
+        for last in (21, 24, 30):
+            for step in range(20, last):
+                spoil(data, 1, step, 40, loss=40.0, grad_norm=9.0)
+            outcome = ask(progress_case(data), "loss_anomaly")
+            assert (outcome.status, accused(outcome)) == ("clear", [("healed", ())]), last
+        for step in range(20, 40):
             spoil(data, 1, step, 40, loss=40.0, grad_norm=9.0)
         finding = only(ask(progress_case(data), "loss_anomaly"))
         assert (finding.sign, finding.ranks, finding.numbers["step"]) == ("spike_local", (1,), 20)
         for rank in range(8):
-            for step in range(20, 24):
+            for step in range(20, 40):
                 spoil(data, rank, step, 40, loss=40.0, grad_norm=9.0)
         assert accused(ask(progress_case(data), "loss_anomaly")) == [("spike_global", ())]
 

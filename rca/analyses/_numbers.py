@@ -1,44 +1,158 @@
-"""What is wrong with each loss and gradient norm of a series: not finite, a jump that lasts, or nothing."""
+"""What is wrong with each loss and gradient norm of a series: not finite, a jump that lasts, a trouble that passed, or nothing.
+
+1. Rows count in the order in which they were written. Where the step goes back, the run was resumed: another pass, with a baseline of its own.
+2. The baseline is the median of the steps before, so a warm-up (losses fall, norms settle) and a change of the learning rate move it along. A
+   series that is not clearly above zero (losses of reinforcement learning) has no ratio to a baseline, and is not judged by one.
+3. A number that is not finite, after which the same pass writes finite ones, was masked or its update was skipped: parameters that hold NaN never
+   come back. Gradients alone that are not finite are what loss scaling looks for; they count when they last or end the record.
+4. A jump counts when it lasts: none of the next steps is near the baseline, and no later stretch comes back to it. Else it has healed.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
 
-__all__ = ["SPIKE", "judged"]
+__all__ = ["DRIFT_LOSS", "DRIFT_NORM", "PERSISTS", "SPIKE", "drift_start", "judged", "newest"]
 
-SPIKE = 5.0  # times the moving median; ByteRobust's alarm
-WINDOW = 32  # steps of the moving median
-MIN_BEFORE = 8  # of them, before a jump can be told
-STAYS = 2.0  # times the median, that the next steps keep of a jump; single jumps heal themselves
-AFTER = 3  # steps
+SPIKE: Final = 5.0  # times the moving median; ByteRobust's alarm for the loss or the gradient norm
+DRIFT_LOSS, DRIFT_NORM = 1.4, 2.0  # times the moving median; from there Gemini 2.5 replays a step
+WINDOW: Final = 32  # steps of the moving median
+MIN_BEFORE: Final = 8  # of them, before a jump can be told
+ABOVE_NOISE: Final = 2.0  # times what nine of ten steps of the window stay below
+AFTER: Final = 3  # steps that a jump must last
+HEALED: Final = 1.2  # times the median before the jump: back where it was
+PERSISTS: Final = 32  # skipped steps in a row that are no search for a loss scale: halved so often, the largest usual one (2^32) is 1
+_HELP: Final = (
+    *("place", "bad_loss", "bad_norm", "loss_passed", "norm_passed", "skipped", "streak", "wild", "nr"),
+    *("loss_usual", "norm_usual", "loss_leaps", "norm_leaps", "loss_up"),
+)
+_CHAOS: Final = 0.25  # share of rows that go back, from which on a file is not in the order of its steps
 
 
-def judged(rows: pl.LazyFrame, *, series: str, by: str) -> pl.LazyFrame:
-    """The rows with `loss_is` and `norm_is`: nonfinite, spike, ok; null = not written. `series` = column that tells series apart, `by` = order.
+def judged(
+    rows: pl.LazyFrame, *, series: str, by: str, slack: float = 0.0, epoch: str | None = None, all_of_it: bool = True
+) -> pl.LazyFrame:
+    """The rows with `loss_is` and `norm_is`: nonfinite, passed (not finite, and over), spike, healed, raised, ok; null = not written; with
+    `loss_x` and `norm_x` (times the moving median; null = none) and `run` (0, 1, ...: the pass that the row is of in its file).
 
-    A gradient that is not finite in one row only is taken for a step that loss scaling skipped, unless it is the last.
+    `series` = column that tells series apart, `by` = step or what counts instead; it must go back by more than `slack` to be another pass,
+    and not because another `epoch` begins, in which some trainers count anew.
+    `all_of_it` False: series that never rise fivefold are not held against a baseline (a job of 16,384 ranks has many).
     """
+    file = sorted({series, "evidence_id"})
+    keys, order = [*file, "run"], [*file, "place", by, "record"]
+    lines = rows.with_columns(pl.col("record").str.extract(r"(\d+)\D*$").cast(pl.Int64, strict=False).alias("place")).sort(order)
+    back = (pl.col(by) < pl.col(by).shift(1) - slack).fill_null(value=False)
+    back &= ~(pl.col(epoch) > pl.col(epoch).shift(1)).fill_null(value=False) if epoch else pl.lit(value=True)
+    is_in_order = (back.sum() <= _CHAOS * pl.len()).over(file)
+    lines = lines.with_columns(pl.when(is_in_order).then("place")).sort(order)
+    lines = lines.with_columns(back.cum_sum().over(file).cast(pl.Int64).alias("run"))
+
     bad = pl.col("is_finite").not_().fill_null(value=False)
     writes_loss, writes_norm = (pl.col(name).is_not_null().any().over(series) for name in ("loss", "grad_norm"))
-    bad_loss = bad & pl.col("loss").is_null() & (writes_loss | pl.col("grad_norm").is_not_null())
-    bad_norm = bad & pl.col("grad_norm").is_null() & (writes_norm | ~bad_loss)
-    stays = bad.shift(-1).over(series).fill_null(value=True)
-    return rows.sort(series, by, "evidence_id", "record").with_columns(
-        _state("loss", bad_loss, series).alias("loss_is"), _state("grad_norm", bad_norm & (bad_loss | stays), series).alias("norm_is")
+    lines = lines.with_columns((bad & pl.col("loss").is_null() & (writes_loss | pl.col("grad_norm").is_not_null())).alias("bad_loss"))
+    lines = lines.with_columns((bad & pl.col("grad_norm").is_null() & (writes_norm | ~pl.col("bad_loss"))).alias("bad_norm"))
+    later_loss, later_norm = (_later(pl.col(name).is_not_null(), keys) for name in ("loss", "grad_norm"))
+    lines = lines.with_columns(
+        (pl.col("bad_loss") & later_loss).alias("loss_passed"),
+        # its update was not applied: the next number is sound
+        (pl.col("bad_norm") & ~pl.col("bad_loss") & (later_loss | later_norm)).alias("skipped"),
+        (pl.col("bad_norm") != pl.col("bad_norm").shift(1)).fill_null(value=True).cum_sum().over(keys).alias("streak"),
     )
+    lasted = pl.len().over([*keys, "streak"]) >= PERSISTS
+    has_skipped = pl.col("skipped").cum_max().over(keys)
+    over = pl.when("bad_loss").then("loss_passed").otherwise(has_skipped & ~lasted)
+    lines = lines.with_columns((pl.col("bad_norm") & over).alias("norm_passed"))
+    return _with_jumps(lines, series, keys, all_of_it=all_of_it)
 
 
-def _state(name: str, nonfinite: pl.Expr, series: str) -> pl.Expr:
-    value = pl.col(name)
-    usual = value.rolling_median(WINDOW, min_samples=MIN_BEFORE).shift(1).over(series)
-    later = pl.min_horizontal(*(value.shift(-step).over(series) for step in range(1, AFTER + 1)))
-    jumps = (usual > 0) & (value >= SPIKE * usual) & (later.is_null() | (later >= STAYS * usual))
+def _later(flag: pl.Expr, keys: list[str]) -> pl.Expr:
+    """Whether it holds in some later row of the same pass."""
+    return flag.cast(pl.Int8).reverse().cum_max().reverse().shift(-1).fill_null(0).over(keys).cast(pl.Boolean)
+
+
+def _with_jumps(lines: pl.LazyFrame, series: str, keys: list[str], *, all_of_it: bool) -> pl.LazyFrame:
+    is_wild = pl.lit(value=True)
+    if not all_of_it:
+        wide = (pl.col(name).max() >= SPIKE * pl.col(name).min() for name in ("loss", "grad_norm"))
+        is_wild = pl.any_horizontal(*(w.fill_null(value=False) for w in wide)).over(series)
+    lines = lines.with_columns(is_wild.alias("wild")).with_row_index("nr")
+    wild = lines.filter("wild").with_columns(*_ratios("loss", "loss", keys), *_ratios("grad_norm", "norm", keys))
+    wild = wild.with_columns(
+        _lasting("loss", "loss", SPIKE, DRIFT_LOSS, keys).alias("loss_leaps"),
+        _lasting("loss", "loss", DRIFT_LOSS, DRIFT_LOSS, keys).alias("loss_up"),
+        _lasting("grad_norm", "norm", SPIKE, DRIFT_NORM, keys).alias("norm_leaps"),
+    )
+    both = pl.concat([wild, lines.filter(~pl.col("wild"))], how="diagonal").sort("nr")
+    loss_x, norm_x = pl.col("loss_x"), pl.col("norm_x")
+    leaps = (pl.col("loss_leaps") & (norm_x.is_null() | (norm_x >= DRIFT_NORM))) | (pl.col("norm_leaps") & pl.col("loss_up"))
+    high = (loss_x >= SPIKE) | ((norm_x >= SPIKE) & (loss_x >= DRIFT_LOSS))
+    raised = (loss_x >= DRIFT_LOSS) & (norm_x >= DRIFT_NORM)
+    states = (
+        _state(value, what, pl.col(f"{what}_x") >= least, leaps, high, raised).alias(f"{what}_is")
+        for value, what, least in (("loss", "loss", DRIFT_LOSS), ("grad_norm", "norm", DRIFT_NORM))
+    )
+    return both.with_columns(*states).drop(_HELP)
+
+
+def _state(value: str, what: str, is_up: pl.Expr, leaps: pl.Expr, high: pl.Expr, raised: pl.Expr) -> pl.Expr:
     return (
-        pl.when(nonfinite)
+        pl.when(f"{what}_passed")
+        .then(pl.lit("passed"))
+        .when(f"bad_{what}")
         .then(pl.lit("nonfinite"))
-        .when(value.is_null())
+        .when(pl.col(value).is_null())
         .then(None)
-        .when(jumps)
+        .when(leaps & is_up)
         .then(pl.lit("spike"))
+        .when(high & is_up)
+        .then(pl.lit("healed"))
+        .when(raised)
+        .then(pl.lit("raised"))
         .otherwise(pl.lit("ok"))
     )
+
+
+def _ratios(value: str, what: str, keys: list[str]) -> list[pl.Expr]:
+    """Times the moving median, and that median; null where the window is short, or not clearly above zero or the noise."""
+    column = pl.col(value)
+    usual = column.rolling_median(WINDOW, min_samples=MIN_BEFORE).shift(1)
+    low, high = (column.rolling_quantile(q, window_size=WINDOW, min_samples=MIN_BEFORE).shift(1) for q in (0.1, 0.9))
+    fits = (low > 0) & (usual > 0) & ((column >= ABOVE_NOISE * high) | (column < SPIKE * usual))
+    ratio = pl.when(fits).then(column / usual)
+    return [ratio.over(keys).alias(f"{what}_x"), usual.over(keys).alias(f"{what}_usual")]
+
+
+def _lasting(value: str, what: str, least: float, stays: float, keys: list[str]) -> pl.Expr:
+    """Whether it is `least` times the median, the next steps keep `stays` times of it, and no stretch of steps comes back to it later."""
+    column, usual = pl.col(value), pl.col(f"{what}_usual")
+    nearest = pl.min_horizontal(*(column.shift(-step).over(keys) for step in range(1, AFTER + 1)))
+    stretch = column.rolling_median(AFTER, min_samples=AFTER).shift(-AFTER).over(keys)  # of the three rows behind this one
+    lowest = stretch.reverse().cum_min().reverse().over(keys)
+    is_back = (lowest < HEALED * usual).fill_null(value=False)
+    return ((pl.col(f"{what}_x") >= least) & (nearest.is_null() | (nearest >= stays * usual)) & ~is_back).fill_null(value=False)
+
+
+def newest(states: pl.DataFrame, *, series: str, by: str) -> pl.DataFrame:
+    """The rows that still hold: of a file's passes those whose step no later pass reached again (a resumed run began behind it, and went past)."""
+    last = states.group_by(series, "evidence_id", "run").agg(pl.col(by).max().alias("reached"))
+    later = last.sort("run", descending=True).with_columns(
+        pl.col("reached").cum_max().shift(1).over(series, "evidence_id").alias("again_to")
+    )
+    joined = states.join(later.drop("reached"), on=[series, "evidence_id", "run"], how="left", maintain_order="left")
+    return joined.filter(pl.col("again_to").is_null() | (pl.col(by) > pl.col("again_to"))).drop("again_to")
+
+
+def drift_start(states: pl.DataFrame, *, by: str, at: float) -> float:
+    """The first of the steps right before `at` at which the loss was 1.4 times its median, or the norm twice (`states` of one series and pass, or of
+    the ranks that went wrong): from there on the state may be wrong. `at` itself where none was."""
+    up = (pl.col("loss_x") >= DRIFT_LOSS) | ((pl.col("norm_x") >= DRIFT_NORM) & pl.col("loss_x").is_null())
+    by_step = states.filter(pl.col(by) < at).group_by(by).agg(up.fill_null(value=False).any().alias("up")).sort(by, descending=True)
+    start = at
+    for step, is_up in by_step.select(by, "up").iter_rows():
+        if not is_up:
+            break
+        start = step
+    return start

@@ -1,23 +1,25 @@
 """Where do loss or gradients stop being finite, or jump, and is it one rank or all at once?
 
 1. A rank's own loss and the norm of its own gradients show the step at which it went wrong before averaging spreads it to all. Find the
-   earliest step at which one of them is not finite, or at least five times its moving median and stays high.
-2. A gradient that is not finite for a single step is what loss scaling skips; it counts when it stays or ends the record.
+   earliest step at which one of them is not finite, or jumps against its moving median and stays high (_numbers). Of a run that was resumed the
+   newest pass counts.
+2. What passed is a note: a loss that is masked away on one rank, a gradient for which loss scaling skipped the update, a jump that healed.
 3. At that step take the number (loss or gradient norm) that the fewest ranks show: when others still write a sound one, it comes from these.
 4. One rank is accused, unless all that share its batch or its model parallel groups are unseen or as bad: then they stay candidates. All ranks
    at once, and metrics of the whole job, accuse nobody.
+5. The steps right before it at which its numbers were already raised are where the state may first be wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from rca.analyses._layout import hosts, model_peers, unseen
-from rca.analyses._numbers import SPIKE, judged
+from rca.analyses._first_wrong import SIGNALS, Anomaly, accused, earliest
+from rca.analyses._layout import hosts, unseen
+from rca.analyses._numbers import drift_start, judged, newest
 from rca.analyses._step_times import began
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -31,74 +33,71 @@ SIGNS = {
     "nonfinite_global": Sign("numbers", ("numeric_divergence", "bad_sample", "silent_data_corruption")),
     "spike_local": Sign("origin", ("numeric_divergence", "bad_sample", "silent_data_corruption", "unknown")),
     "spike_global": Sign("numbers", ("numeric_divergence", "bad_sample", "unknown")),
+    "passed": Sign("mention", (), is_note=True),
+    "healed": Sign("mention", (), is_note=True),
 }
 
-SIGNALS = {"norm_is": "norm of its own gradients", "loss_is": "loss"}
 MIN_STEPS = 3  # with a loss or gradient norm, before "all sound" says anything
 MAX_SAMPLES = 64  # listed
 MAX_CITES = 4
-
-
-@dataclass(frozen=True)
-class _Anomaly:
-    """The earliest step at which something is wrong: what, in which number, on which ranks, and which ranks still write a sound one."""
-
-    step: int
-    kind: str  # nonfinite or spike
-    signal: str
-    bad: tuple[int, ...]
-    sound: frozenset[int]
+MAX_SHOWN = 8  # ranks or steps in a sentence
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
-    """One finding for the earliest anomaly, or none."""
+    """One finding for the earliest anomaly, or none; notes on what passed before it."""
     rows = case.table("rank_progress").filter(pl.col("rank").is_not_null() & pl.col("step").is_not_null())
-    states = judged(rows, series="rank", by="step").filter(pl.any_horizontal(pl.col(list(SIGNALS)).is_not_null())).collect()
+    states = (
+        judged(rows, series="rank", by="step", all_of_it=False).filter(pl.any_horizontal(pl.col(list(SIGNALS)).is_not_null())).collect()
+    )
     if (steps := states["step"].n_unique()) < MIN_STEPS:
         raise NotEnoughEvidence(f"loss or gradient norm of a rank in {steps} steps only")
-    if anomaly := _earliest(states):
-        return [_finding(anomaly, states, case)]
+    states = newest(states, series="rank", by="step")
+    anomaly = earliest(states)
+    until = anomaly.step if anomaly else None
+    notes = [note for kind in ("passed", "healed") if (note := _note(kind, states, until))]
+    if anomaly:
+        return [_finding(anomaly, states, case), *notes]
     if why := unseen(case, states["rank"].unique()):
         raise NotEnoughEvidence(why)
-    return ()
+    return notes
 
 
-def _earliest(states: pl.DataFrame) -> _Anomaly | None:
-    by_step = states.group_by("step").agg(
-        *(pl.col(signal).eq("nonfinite").any().alias(f"{signal}_nonfinite") for signal in SIGNALS),
-        *(pl.col(signal).eq("spike").any().alias(f"{signal}_spike") for signal in SIGNALS),
-        pl.col("norm_is").is_null().all().alias("no_norm"),
-    )
-    nonfinite = by_step.filter(pl.any_horizontal("loss_is_nonfinite", "norm_is_nonfinite"))["step"].min()
-    spike = by_step.filter(pl.col("loss_is_spike") & (pl.col("norm_is_spike") | pl.col("no_norm")))["step"].min()
-    known = [(step, kind) for step, kind in ((nonfinite, "nonfinite"), (spike, "spike")) if isinstance(step, int)]
-    if not known:
+def _note(kind: str, states: pl.DataFrame, until: int | None) -> Finding | None:
+    """What was wrong for a while only, before the anomaly (or at all)."""
+    own = states.filter(pl.any_horizontal(pl.col(list(SIGNALS)) == kind) & (pl.lit(until is None) | (pl.col("step") < (until or 0))))
+    if own.is_empty():
         return None
-    step, kind = min(known)
-    at = states.filter(pl.col("step") == step)
-    found = []
-    for signal in SIGNALS:
-        bad = at.filter(pl.col(signal) == kind)["rank"].unique().sort().to_list()
-        sound = set(at.filter(pl.col(signal) == "ok")["rank"]) - set(bad)
-        if bad:
-            found.append(_Anomaly(step, kind, signal, tuple(bad), frozenset(sound)))
-    return min(found, key=lambda a: (not a.sound, len(a.bad)))
+    steps, ranks = own["step"].unique().sort().to_list(), own["rank"].unique().sort().to_list()
+    where = f"{_words('step', steps)} on {_words('rank', ranks)}"
+    if kind == "passed":
+        says = f"loss or gradients were not finite at {where}, and sound ones follow: masked away, or the update was skipped, as loss scaling does"
+    else:
+        says = f"loss and gradient norm jumped at {where} and came back by themselves; running such a step again tells a real spike from a wrong bit"
+    numbers = {"num_steps": len(steps), "steps": steps[:MAX_SAMPLES], "noted_ranks": ranks[:MAX_SAMPLES]}
+    first = own.sort("step", "rank").head(2)
+    return Finding("loss_anomaly", kind, says, scope=kind, numbers=numbers, cites=tuple(_cite(row) for row in first.iter_rows(named=True)))
 
 
-def _finding(anomaly: _Anomaly, states: pl.DataFrame, case: Tables) -> Finding:
+def _words(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:MAX_SHOWN]))}{' ...' if len(numbers) > MAX_SHOWN else ''}"
+
+
+def _finding(anomaly: Anomaly, states: pl.DataFrame, case: Tables) -> Finding:
     at = states.filter(pl.col("step") == anomaly.step).unique("rank", keep="last", maintain_order=True)
     bad = at.filter(pl.col("rank").is_in(anomaly.bad))
     samples = bad["sample_ids"].drop_nulls().to_list()
-    same_batch = set(at.filter(pl.col("sample_ids").is_in(samples[:1]))["rank"]) if samples else set()
-    alone = anomaly.bad[0] if len(anomaly.bad) == 1 and anomaly.sound else None
-    ranks: tuple[int, ...] = ()
-    if alone is not None:
-        peers = (model_peers(case).get(alone, frozenset()) | same_batch) - {alone}
-        ranks = (alone,) if not peers or peers & anomaly.sound else ()
-    what = "is not finite" if anomaly.kind == "nonfinite" else f"is at least {SPIKE:g} times its moving median"
-    shown = f"{', '.join(map(str, anomaly.bad[:8]))}{' ...' if len(anomaly.bad) > 8 else ''}"
-    says = f"step {anomaly.step} is the first at which the {SIGNALS[anomaly.signal]} {what} on rank{'s' if len(anomaly.bad) > 1 else ''} {shown}"
-    numbers: dict[str, Any] = {"step": anomaly.step, "signal": anomaly.signal.removesuffix("_is"), "num_sound": len(anomaly.sound)}
+    same_batch = frozenset(at.filter(pl.col("sample_ids").is_in(samples[:1]))["rank"]) if samples else frozenset()
+    ranks = accused(anomaly, same_batch, case)
+    what = (
+        "is not finite" if anomaly.kind == "nonfinite" else f"jumps to {_times(bad, anomaly.signal)} times its moving median and stays high"
+    )
+    says = f"step {anomaly.step} is the first at which the {SIGNALS[anomaly.signal]} {what} on {_words('rank', anomaly.bad)}"
+    started = int(drift_start(states.filter(pl.col("rank").is_in(anomaly.bad)), by="step", at=anomaly.step))
+    if started < anomaly.step:
+        says += f" (raised from step {started} on)"
+    numbers: dict[str, Any] = {
+        "step": anomaly.step, "first_divergence_step": started, "signal": anomaly.signal.removesuffix("_is"), "num_sound": len(anomaly.sound),
+    }  # fmt: skip
     if not anomaly.sound:
         says += ", and no rank writes a sound one: where it began is not recorded"
     elif ranks:
@@ -118,6 +117,12 @@ def _finding(anomaly: _Anomaly, states: pl.DataFrame, case: Tables) -> Finding:
         "loss_anomaly", f"{anomaly.kind}_{'local' if anomaly.sound else 'global'}", says, ranks=ranks, scope="loss", numbers=numbers,
         hosts=tuple(where[rank] for rank in ranks if rank in where), cites=tuple(_cite(row) for row in [*cited[: MAX_CITES - 1], cited[-1]]),
     )  # fmt: skip
+
+
+def _times(bad: pl.DataFrame, signal: str) -> str:
+    """How many times its median the number is, on the rank where it is highest."""
+    highest = bad[signal.replace("_is", "_x")].max()
+    return f"{highest:.3g}" if isinstance(highest, float) else "several"
 
 
 def _cite(row: Mapping[str, Any]) -> Cite:

@@ -51,6 +51,8 @@ DECLARED: Final[tuple[Table, ...]] = (
         Column("tokens_per_s_per_gpu", FLOAT, "throughput as printed"),
         Column("mfu_ratio", FLOAT, "model FLOP utilisation as printed, 0..1"),
         Column("is_skipped", BOOL, "the trainer skipped the update"),
+        Column("num_skipped", INT, "updates that were skipped since the line before, as counted"),
+        Column("num_nan", INT, "of them those whose loss was not finite, as counted"),
         Column("logged_step_s", FLOAT, "time of a step as the trainer says, s; often a mean over the log interval"),
     ),
     table(
