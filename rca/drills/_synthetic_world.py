@@ -52,6 +52,12 @@ class World:
         if self.dp % self.ep:
             raise UsageError(f"ep {self.ep} does not divide dp {self.dp}")
 
+    @property
+    def spec(self) -> str:
+        """The layout in one line: "tp8 cp2 dp64 pp16 tp-cp-pp-dp"."""
+        axes = [f"{axis}{self.size(axis)}" for axis in (*AXES, "ep") if self.size(axis) > 1 or axis in ("tp", "dp")]
+        return " ".join([*axes, self.order])
+
     def size(self, axis: str) -> int:
         """Number of ranks along an axis."""
         return {"tp": self.tp, "cp": self.cp, "dp": self.dp, "pp": self.pp, "ep": self.ep, "world": self.world_size}[axis]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from rca.drills._synthetic_world import World
 from rca.drills.simulated._emit import frames, write
-from rca.drills.simulated._kinds import KINDS, Kind, layouts
+from rca.drills.simulated._kinds import KINDS, Kind, class_of, layouts
 from rca.drills.simulated._scene import Scene, Steps, new_scene
 
-__all__ = ["KINDS", "Kind", "Scene", "Steps", "World", "frames", "layouts", "simulate", "write"]
+__all__ = ["KINDS", "Kind", "Scene", "Steps", "World", "class_of", "frames", "layouts", "simulate", "write"]
 
 
 def simulate(kind: str, world: World, seed: int, confusions: Sequence[Callable[[Scene], None]] = ()) -> Scene:
