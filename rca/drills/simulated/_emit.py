@@ -16,6 +16,7 @@ from rca.drills.simulated._copies import Copies
 from rca.drills.simulated._rank_files import rank_files, stack_index
 from rca.drills.simulated._scene import Scene
 from rca.drills.simulated._text import number_frames, text_files, written_numbers
+from rca.drills.simulated._timings import timing_files, timing_frames
 from rca.reading import Parts
 from rca.sources import inventory
 
@@ -29,7 +30,7 @@ def write(scene: Scene, folder: Path) -> None:
             _put(folder, files.path(rank), files.content(rank))
     for path, content in _other_files(scene):
         _put(folder, path, content)
-    for path, lines in written_numbers(scene).items():
+    for path, lines in (*written_numbers(scene).items(), *timing_files(scene)):
         _put(folder, path, _text(lines))
     _put(folder, "truth.json", json.dumps(scene.truth, indent=1).encode() + b"\n")
 
@@ -48,7 +49,10 @@ def frames(scene: Scene) -> dict[str, pl.DataFrame]:
         parts = Parts(folder / "parts")
         read = read_all(inventory(folder / "evidence", folder / "spool"), parts)
         found = frames_of(parts, read.frames)
-    return copies.spread(found) | number_frames(scene)
+    found = copies.spread(found)
+    for direct in (number_frames(scene), timing_frames(scene)):
+        found |= {table: pl.concat([found[table], rows]) for table, rows in direct.items()}
+    return found
 
 
 def _put(folder: Path, path: str, content: bytes) -> None:
