@@ -76,8 +76,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(f"stacks of {len(last)} ranks only; at least {MIN_SEEN} are needed to tell an exception from the rule")
     waits = _waits_of_pair(views, last) if is_pair else _waits(views, last, len(last) + len(failed))
     outliers: dict[str, list[View]] = defaultdict(list)
+    waiting = frozenset(waits.ranks)
     for rank, view in last.items():
-        if rank not in waits.ranks and not waits.may_hold(view) and stays(views[rank], view):
+        if rank not in waiting and not waits.may_hold(view) and stays(views[rank], view):
             sign = _sign(views[rank], view, waits)
             if sign not in ("in_user_code", "apart_from_peers") or in_loop(
                 view, shown.loop

@@ -1,0 +1,98 @@
+"""Who stands apart from the ranks of the same pipeline stage in the other copies of the model, by the stacks of their main threads.
+
+1. Ranks of a stage do the same in every copy of the model. A pattern that is seen in more than half of the copies is the rule there; several
+   may be (the tensor rank that loads, and those that wait for it). Where nothing tells copies, every rank counts as one.
+2. A stage has a rule when most of its ranks follow one; everybody else there stands apart. Stages differ legitimately and are never compared.
+Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5), which compares all ranks; per stage, and per copy, is ours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from rca.analyses._stack_scene import Scene, hidden_wait
+from rca.analyses._stack_views import View
+from rca.types import Tables
+
+__all__ = ["DOMINANT_SHARE", "Apart", "apart", "copies", "label"]
+
+DOMINANT_SHARE: Final = 0.5  # more than: of the copies of the model for a pattern to be the rule, and of the ranks of a stage to follow one
+MIN_PEERS: Final = 3  # ranks of a stage, or nobody can be told from nobody else
+# What a rank does, the likelier root first (evidence of 67 published and own stacks): a rank that does not wait for others, one that may wait
+# without saying so, one inside a collective, one at a point-to-point call (which points along the pipeline to somebody else).
+ACTS, HIDDEN, COLLECTIVE, P2P = range(4)
+_COPY = ("tp", "pp", "cp", "mp", "tp_cp")  # kinds of groups that never leave one copy of the model
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The ranks that stand apart, stage by stage."""
+
+    ranks: tuple[int, ...]
+    share: float  # of the ranks in stages with a rule, that follow it: the dominance share
+    num_stages: int  # with a rule
+    ruled: tuple[int, ...]  # ranks in stages with a rule
+    sizes: tuple[int, ...]  # of the groups of like stacks over all stages, largest first
+
+
+def label(view: View) -> int:
+    """ACTS, HIDDEN, COLLECTIVE or P2P."""
+    if view.wait_kind == "p2p":
+        return P2P
+    if view.wait_kind in ("collective", "comm_init", "store"):
+        return COLLECTIVE
+    return HIDDEN if view.dump_status == "ok" and hidden_wait(view) in ("backward", "device") else ACTS
+
+
+def apart(job: Scene, numbers: Mapping[int, Hashable], stages: Mapping[int, Hashable], copy_of: Mapping[int, Hashable]) -> Apart:
+    """`numbers`: rank -> its pattern; a failed dump is a pattern of its own. Ranks that left no stack take no part."""
+    of_rank: dict[int, Hashable] = {**numbers, **{rank: f"dump {view.dump_status}" for rank, view in job.failed.items()}}
+    by_stage: dict[Hashable, list[int]] = defaultdict(list)
+    for rank in sorted(of_rank):
+        by_stage[stages.get(rank)].append(rank)
+    found: list[int] = []
+    ruled: list[int] = []
+    num_stages = 0
+    for members in by_stage.values():
+        rule = _rule(members, of_rank, copy_of)
+        odd = [rank for rank in members if of_rank[rank] not in rule]
+        if len(members) >= MIN_PEERS and len(members) - len(odd) > DOMINANT_SHARE * len(members):
+            found += odd
+            ruled += members
+            num_stages += 1
+    share = 1.0 - len(found) / len(ruled) if ruled else 0.0
+    sizes = Counter([job.last[rank].frames for rank in numbers] + [(view.dump_status,) for view in job.failed.values()])
+    return Apart(tuple(sorted(found)), share, num_stages, tuple(sorted(ruled)), tuple(sorted(sizes.values(), reverse=True)))
+
+
+def _rule(members: Sequence[int], of_rank: Mapping[int, Hashable], copy_of: Mapping[int, Hashable]) -> set[Hashable]:
+    """Patterns that are seen in more than half of the copies of the model."""
+    seen_in = Counter(pattern for pattern, _ in {(of_rank[r], copy_of.get(r, ("rank", r))) for r in members})
+    num_copies = len({copy_of.get(r, ("rank", r)) for r in members})
+    return {pattern for pattern, count in seen_in.items() if count > DOMINANT_SHARE * num_copies}
+
+
+def copies(case: Tables) -> dict[int, Hashable]:
+    """rank -> the copy of the model that it is part of; empty where nothing tells. By the data-parallel coordinate of a map, else by groups."""
+    told = case.table("ranks").select("rank", "dp").drop_nulls().unique().collect()
+    if told.height:
+        return dict(told.unique("rank", keep="none").sort("rank").iter_rows())
+    groups = case.table("groups").filter(pl.col("kind").is_in(_COPY)).select("group_id").unique()
+    rows = case.table("memberships").filter(pl.col("rank").is_not_null()).select("group_id", "rank").unique()
+    members = rows.join(groups, on="group_id", how="semi").group_by("group_id").agg(pl.col("rank").sort()).collect()["rank"].to_list()
+    parent: dict[int, int] = {}
+
+    def root(rank: int) -> int:
+        while (up := parent.setdefault(rank, rank)) != rank:
+            parent[rank] = rank = parent[up]
+        return rank
+
+    for group in members:
+        for rank in group:
+            parent[root(rank)] = root(group[0])
+    return {rank: root(rank) for rank in sorted(parent)}

@@ -1,0 +1,237 @@
+"""Which parallel group holds the ranks whose stacks stand apart, and does one of them alone not wait for others?
+
+1. Only in a job that stands still. Compare each rank's main thread with the ranks of the same pipeline stage in other copies of the model
+   (rca/analyses/_group_peers.py): what is seen in most copies is the rule, several patterns may be. Everybody else stands apart.
+2. The smallest group (tensor, context, expert, pipeline, data; a host before all) that holds at least 80 % of them is what they share
+   (rca/analyses/_group_cover.py). Its hosts are what an eviction takes (rca/eviction.py); nobody is accused for being in it.
+3. Who stands in a call or at a point-to-point transfer is a victim, never accused for it. When exactly one rank of those apart does not wait
+   for others, in every sample, it is named: its data loader, its checkpoint, its own code. Failing that the suspects are those that a chain
+   of transfers leads to: not at a transfer themselves.
+4. Where no stage has a rule (in small jobs every group may be as large as the next), the largest group is not the healthy one. Then: who is in
+   the smallest group, if it does not wait while all others do; else the recorder's numbers decide, and this question stays open.
+5. The root may sit beside the main thread. When all main threads look alike and the checkpoint threads or processes of one rank alone are busy
+   in one place in every sample, while those of others rest or wait for others, that rank is named.
+6. A single sample shows a moment: then the group is a note, and no eviction follows.
+Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5). The per-stage rule and the fall-backs are ours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rca.analyses._group_cover import Cover, cover, numbers_of, parts
+from rca.analyses._group_peers import ACTS, P2P, Apart, apart, copies, label
+from rca.analyses._group_savers import lone_saver
+from rca.analyses._layout import hosts, stages
+from rca.analyses._stack_patterns import patterns
+from rca.analyses._stack_scene import Scene, scene, stays
+from rca.analyses._stack_views import View, cite_view, in_loop, seen
+from rca.analyses._words import ranks_text
+from rca.errors import NotEnoughEvidence
+from rca.types import Finding, Sign, Tables
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
+
+NEEDS = ("stacks", "stack_frames")
+USES = ("ranks", "groups", "memberships", "collectives", "dump_index", "steps", "progress", "log_events")
+SIGNS = {
+    "group_apart": Sign("stack", ("unknown",)),
+    "group_apart_once": Sign("stack", (), is_note=True),
+    "lone_loader": Sign("stack", ("data_stall", "storage_stall", "code_hang")),
+    "lone_saver": Sign("stack", ("storage_stall", "code_hang")),
+    "lone_place": Sign("stack", ("unknown",)),
+}
+
+MIN_SEEN: Final = 4  # ranks; of fewer no group is smaller than half
+WAITING_SHARE: Final = 0.5  # of all ranks that must wait for others where no stage has a rule
+MIN_SAMPLES: Final = 2  # of most ranks, for more than a note
+MAX_CITES: Final = 6
+MAX_SIZES: Final = 8  # groups of like stacks that the text tells
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the steps share."""
+
+    case: Tables
+    shown: Scene
+    apart: Apart
+    everyone: frozenset[int]
+
+    def view(self, rank: int) -> View:
+        """Its last one inside the loop, else the failed dump."""
+        return self.shown.last[rank] if rank in self.shown.last else self.shown.failed[rank]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that most ranks were seen in."""
+        counts = sorted(len(seen(views)) for views in self.shown.views.values())
+        return counts[len(counts) // 2] if counts else 0
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """At most one finding: the one rank that can be told, else the group."""
+    shown = case.derive(scene)
+    if not shown.views:
+        raise NotEnoughEvidence("no stack dump has a rank: nothing says whose stacks they are")
+    if shown.runs:
+        return []
+    everyone = frozenset({*shown.last, *shown.failed})
+    if len(everyone) < MIN_SEEN:
+        raise NotEnoughEvidence(f"stacks of {len(everyone)} ranks: no group is smaller than the job, at least {MIN_SEEN} are needed")
+    stage = stages(case)
+    job = _Job(case, shown, apart(shown, patterns(shown.last), stage, copies(case)), everyone)
+    if job.apart.ranks:
+        return [_of_group(job)]
+    if saver := _beside(job):
+        return [saver]
+    return [] if job.apart.num_stages else [_without_rule(job)]
+
+
+def _of_group(job: _Job) -> Finding:
+    """Steps 1 to 3, and 6."""
+    odd, on = job.apart.ranks, hosts(job.case)
+    found = cover(odd, job.case.derive(parts), len(job.everyone | set(on)))
+    acting = [rank for rank in odd if label(job.view(rank)) == ACTS]
+    if len(acting) == 1 and _stays(job, acting[0]):
+        return _of_rank(job, acting[0], found)
+    suspects = acting or _end_of_chain(job)
+    says = (
+        f"{ranks_text(odd)} stand apart from their pipeline stages, where {job.apart.share:.0%} of the ranks look alike; {_shared(found)}"
+    )
+    says += f"; {_doing(job, suspects)}, the others wait for others" if suspects else "; all of them wait for others" if not acting else ""
+    is_once = job.num_samples < MIN_SAMPLES
+    if is_once:
+        says += "; there is one sample, and a moment of a running job may look the same"
+    numbers = _numbers(job, suspects or odd)
+    # A rank that acts is in code of its own: no host is evicted for that. A process that cannot be dumped has none to show.
+    if found is not None and not is_once and all(rank in job.shown.failed for rank in acting):
+        numbers["cover"] = numbers_of(found, odd, suspects)
+    ranks = found.ranks if found is not None else frozenset(odd)
+    where = tuple(sorted({on[rank] for rank in ranks if rank in on}))
+    return Finding(
+        "outlier_group", "group_apart_once" if is_once else "group_apart", says, hosts=where, groups=_group_names(found),
+        scope=f"apart {where} {_group_names(found)}", numbers=numbers | _measures(found), cites=_cites(job, (*suspects, *odd)),
+    )  # fmt: skip
+
+
+def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
+    """The one rank that does not wait for others."""
+    view = job.view(rank)
+    sign = {"dataloader": "lone_loader", "checkpoint": "lone_saver"}.get(view.activity, "lone_place")
+    others = tuple(r for r in job.apart.ranks if r != rank)
+    says = f"rank {rank} alone does not wait for others: it is {_place(view)}"
+    if others:
+        says += f", and {ranks_text(others)}, apart from the same stages, only wait{'s' if len(others) == 1 else ''} for it"
+    elif not job.apart.num_stages:
+        says += f", while everybody else waits, and no group of like stacks is the rule ({_sizes(job)} ranks)"
+    if rank not in job.shown.failed:
+        says += ": code, no host to evict for"
+    on = hosts(job.case)
+    return Finding(
+        "outlier_group", sign, says, ranks=(rank,), hosts=(on[rank],) if rank in on else (), groups=_group_names(found),
+        explains=tuple(sorted(job.everyone - {rank})), numbers=_numbers(job, (rank,)) | _measures(found), cites=_cites(job, (rank, *others)),
+    )  # fmt: skip
+
+
+def _without_rule(job: _Job) -> Finding:
+    """Step 4."""
+    waiting = [rank for rank in job.everyone if label(job.view(rank)) != ACTS]
+    acting = sorted(job.everyone - set(waiting))
+    if len(acting) == 1 and len(waiting) > WAITING_SHARE * len(job.everyone) and _stays(job, acting[0]):
+        return _of_rank(job, acting[0])
+    why = "everybody waits for others" if not acting else f"{len(acting)} ranks do not wait for others"
+    raise NotEnoughEvidence(
+        f"no group of like stacks is the rule ({_sizes(job)} ranks), and {why}: the largest group need not be the healthy one. Recorder dumps decide"
+    )
+
+
+def _beside(job: _Job) -> Finding | None:
+    """Step 5."""
+    saver = lone_saver(job.case, job.shown.views) if job.num_samples >= MIN_SAMPLES and len(job.apart.sizes) == 1 else None
+    if saver is None:
+        return None
+    on = hosts(job.case)
+    says = (
+        f"all main threads look alike, but beside that of rank {saver.rank} its checkpoint {saver.what} is in {saver.leaf} in every sample, while "
+        f"those of {saver.num_others} other ranks rest or wait for others"
+    )
+    return Finding(
+        "outlier_group", "lone_saver", says, ranks=(saver.rank,), hosts=(on[saver.rank],) if saver.rank in on else (),
+        explains=tuple(sorted(job.everyone - {saver.rank})), numbers=_numbers(job, (saver.rank,)), cites=saver.cites[:MAX_CITES],
+    )  # fmt: skip
+
+
+def _stays(job: _Job, rank: int) -> bool:
+    """Whether every sample shows it at the same thing, inside the loop where it is code of its own (outside it has ended: an after-effect)."""
+    view = job.view(rank)
+    if rank in job.shown.failed:
+        return True
+    known = view.activity in ("dataloader", "checkpoint") or view.wait_kind == "io"
+    return stays(job.shown.views[rank], view) and (known or in_loop(view, job.shown.loop))
+
+
+def _end_of_chain(job: _Job) -> list[int]:
+    """Of ranks that all wait, those that are not at a transfer, when others of them are: transfers lead to them. Else nobody is told apart."""
+    rest = [rank for rank in job.apart.ranks if label(job.view(rank)) != P2P]
+    return rest if len(rest) < len(job.apart.ranks) else []
+
+
+def _sizes(job: _Job) -> str:
+    """4/4/4/3/1"""
+    return "/".join(map(str, job.apart.sizes[:MAX_SIZES])) + ("/..." if len(job.apart.sizes) > MAX_SIZES else "")
+
+
+def _shared(found: Cover | None) -> str:
+    if found is None:
+        return "no group or host is shared by most of them"
+    kind = found.parts[0].kind
+    names = ", ".join(part.names[0] for part in found.parts)
+    if kind == "host":
+        return f"they are on {names}"
+    return (
+        f"they fit into one {kind} group ({names})"
+        if len(found.parts) == 1
+        else f"they fit into {len(found.parts)} {kind} groups ({names})"
+    )
+
+
+def _group_names(found: Cover | None) -> tuple[str, ...]:
+    return tuple(sorted({name for part in found.parts if part.kind != "host" for name in part.names})) if found is not None else ()
+
+
+def _place(view: View) -> str:
+    if view.dump_status != "ok":
+        return "in the kernel and not to be suspended" if view.dump_status == "suspend_failed" else "gone"
+    words = {"dataloader": "in its data loader", "checkpoint": "in a checkpoint"}.get(view.activity, "in code of its own")
+    return f"{words} ({view.leaf})" if view.leaf else words
+
+
+def _doing(job: _Job, suspects: Sequence[int]) -> str:
+    leaf = Counter(job.view(rank).leaf or job.view(rank).dump_status for rank in suspects).most_common(1)[0][0]
+    return f"of them {ranks_text(suspects)} {'is' if len(suspects) == 1 else 'are'} in {leaf}"
+
+
+def _numbers(job: _Job, candidates: Sequence[int]) -> dict[str, Any]:
+    """`dominance_share` of the ranks in stages with a rule; `sizes` of the patterns of all ranks."""
+    told: dict[str, Any] = {"candidates": list(candidates)} if len(candidates) > 1 else {}
+    return told | {
+        "dominance_share": round(job.apart.share, 4), "outliers": list(job.apart.ranks), "sizes": list(job.apart.sizes[:16]),
+        "num_ranks": len(job.everyone), "num_stages": job.apart.num_stages, "num_samples": job.num_samples,
+    }  # fmt: skip
+
+
+def _measures(found: Cover | None) -> dict[str, Any]:
+    """Of a cover: its kind, its members and the share of the outliers that it holds."""
+    if found is None:
+        return {}
+    return {"kind": found.parts[0].kind, "members": sorted(found.ranks), "covered_share": round(found.share, 4)}
+
+
+def _cites(job: _Job, ranks: Sequence[int]) -> tuple[Any, ...]:
+    """Those apart first, then one that follows the rule."""
+    rule = [rank for rank in job.apart.ruled or sorted(job.everyone) if rank not in ranks][:1]
+    return tuple(cite_view(job.view(rank)) for rank in [*dict.fromkeys(ranks)][: MAX_CITES - 1] + rule)
