@@ -19,7 +19,7 @@ from rca.roster import Roster
 from rca.types import Finding, Hypothesis, Outcome, Verdict
 from rca.weighing import Support, Suspects, Weights, bits, explained, sign_of, strength, support, weights
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "suspect_sets"]
 
 ENOUGH = 0.5  # probability from which ranks or a cause are named
 CONCURRENT_BITS = 7.0  # own support of a second, disjoint set of ranks to count as a fault of its own
@@ -44,7 +44,7 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | No
             {
                 (cause, s): math.log2(CAUSES[cause].prior) + told.get((cause, s), (0.0, ()))[0]
                 for cause in CAUSES
-                for s in _sets(findings, cause)
+                for s in suspect_sets(findings, cause)
             }
         ),
         weighing.surprise,
@@ -60,7 +60,7 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | No
     return _verdict(cause, p_cause, ranks, by_set.get(ranks, 0.0), findings, hypotheses, roster)
 
 
-def _sets(findings: Sequence[Finding], cause: str) -> list[Suspects]:
+def suspect_sets(findings: Sequence[Finding], cause: str) -> list[Suspects]:
     """Nobody, and every accused set (a healthy job or a stop by a person accuses nobody)."""
     if cause in ("healthy", "planned_stop", "preemption"):
         return [()]

@@ -1,4 +1,4 @@
-"""Inject a known fault into a small real training job, capture what a cluster would leave behind, and mark verdicts against the truth."""
+"""Inject a known fault into a small real training job, or simulate one of up to 16,384 ranks, and mark verdicts against the truth."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ROW = "{fault:19} {seed:>4}  {view:15}{mark:6}{ranks:22}{cause:48}{layer:28}{act
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca drill list`, `rca drill run FAULT --out DIR --live`, `rca drill campaign --live`."""
+    """`rca drill list`, `rca drill run FAULT --out DIR --live` or `--simulated`, `rca drill campaign` with or without `--live`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("list", help="the faults that can be injected")
+    actions.add_parser("list", help="the faults that can be injected, and the kinds that can be simulated")
     run_parser = actions.add_parser("run", help="run one drill and capture its evidence")
     run_parser.add_argument("fault", metavar="FAULT", help="a name from `rca drill list`")
     run_parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder for the evidence")
@@ -33,15 +33,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         run_parser.add_argument(f"--{axis}", type=int, help="parallel size (default: that of the fault, mostly 2)")
     run_parser.add_argument("--neutral", action="store_true", help="take this machine's paths out, to publish it")
     run_parser.add_argument("--job-dir", type=Path, metavar="DIR", help="an empty folder for the training program")
-    campaign = actions.add_parser("campaign", help="run many drills, diagnose each capture, print truth against verdict")
+    run_parser.add_argument("--simulated", action="store_true", help="write the evidence of a simulated kind; nothing is started")
+    run_parser.add_argument("--ranks", type=int, default=8, metavar="N", help="size of a simulated job (default 8)")
+    campaign = actions.add_parser("campaign", help="play many drills, diagnose each, print truth against verdict")
     campaign.add_argument(
-        "--out", type=Path, default=Path("campaign"), metavar="DIR", help="captures and campaign.json (default: campaign)"
+        "--out", type=Path, default=Path("campaign"), metavar="DIR", help="captures or rows, and campaign.json (default: campaign)"
     )
-    campaign.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="seeds of every fault (default 0)")
-    campaign.add_argument("--faults", nargs="+", metavar="FAULT", help="names from `rca drill list` (default: all)")
+    campaign.add_argument("--seeds", type=int, nargs="+", metavar="N", help="seeds of every kind (default: live 0, simulated six)")
+    campaign.add_argument("--faults", "--kinds", nargs="+", metavar="KIND", help="names from `rca drill list` (default: all)")
     campaign.add_argument(
-        "--views", nargs="+", default=["whole"], metavar="VIEW", help="parts of the evidence to diagnose (default: whole; `all`)"
+        "--views", nargs="+", default=["whole"], metavar="VIEW", help="live: parts of the evidence to diagnose (default: whole; `all`)"
     )
+    campaign.add_argument("--ranks", type=int, nargs="+", metavar="N", help="simulated: sizes of the jobs (default: 8 to 16,384)")
+    campaign.add_argument("--jobs", type=int, default=2, metavar="N", help="simulated: processes (default 2)")
+    campaign.add_argument("--calibrate", action="store_true", help="simulated: fit the weights of the signs instead of measuring them")
     for live in (run_parser, campaign):
         live.add_argument("--live", action="store_true", help="start real jobs on this machine (torch, py-spy, root)")
         live.add_argument("--small", action="store_true", help="keep it under 300 kB for eight ranks")
@@ -49,10 +54,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code: 0 listed, captured, or no answer of a campaign wrong; 1 a wrong or missing answer in a campaign."""
+    """Exit code: 0 listed, captured, fitted, or no answer of a campaign wrong; 1 a wrong or missing answer in a campaign."""
     if args.action == "list":
         return _list()
-    return _run_live(args) if args.action == "run" else _run_campaign(args)
+    if args.action == "run":
+        return _run_simulated(args) if args.simulated else _run_live(args)
+    return _run_campaign(args) if args.live else _simulated_campaign(args)
 
 
 def _list() -> int:
@@ -61,6 +68,11 @@ def _list() -> int:
     for name in plugins.names(PACKAGE):
         doc = plugins.load(PACKAGE, name).__doc__ or ""
         sys.stdout.write(f"{name:20} {doc.strip().splitlines()[0]}\n")
+    from rca.drills.simulated import KINDS
+
+    sys.stdout.write("\nsimulated:\n")
+    for name in sorted(KINDS):
+        sys.stdout.write(f"{name:28} {KINDS[name].about}\n")
     return 0
 
 
@@ -100,6 +112,38 @@ def _run_live(args: argparse.Namespace) -> int:
     return 0
 
 
+def _run_simulated(args: argparse.Namespace) -> int:
+    """Writes the evidence that a campaign with this kind, size and seed has judged."""
+    from apps.campaigns import write_incident
+
+    written = write_incident(_kind(args.fault), args.ranks, args.seed, args.out)
+    _print(f"{args.out}: {written}")
+    return 0
+
+
+def _simulated_campaign(args: argparse.Namespace) -> int:
+    from apps.campaigns import calibrate, measure
+    from rca.drills.simulated import KINDS
+    from rca.errors import UsageError
+
+    if args.views != ["whole"] or args.small:
+        raise UsageError("--views and --small are of live campaigns: add --live if that is what you want")
+    if args.jobs < 1:
+        raise UsageError("--jobs needs at least one process")
+    kinds = [_kind(name) for name in args.faults or sorted(KINDS)]
+    act = calibrate if args.calibrate else measure
+    return act(kinds, args.ranks, args.seeds, args.out, jobs=args.jobs, say=_say, show=_print)
+
+
+def _kind(name: str) -> str:
+    from rca.drills.simulated import KINDS
+    from rca.errors import UsageError
+
+    if name not in KINDS:
+        raise UsageError(f"no simulated kind is called {name!r}: choose one of {', '.join(sorted(KINDS))}")
+    return name
+
+
 def _run_campaign(args: argparse.Namespace) -> int:
     from rca import plugins
     from rca.drills._campaign import run_campaign, totals
@@ -109,7 +153,7 @@ def _run_campaign(args: argparse.Namespace) -> int:
     views = VIEWS if args.views == ["all"] else args.views
     if strange := sorted(set(views) - set(VIEWS)):
         raise UsageError(f"no view is called {strange[0]!r}: choose of {', '.join(VIEWS)}, or all")
-    drills = [_drill(args, fault, seed) for fault in args.faults or plugins.names(PACKAGE) for seed in args.seeds]
+    drills = [_drill(args, fault, seed) for fault in args.faults or plugins.names(PACKAGE) for seed in args.seeds or [0]]
     _demand_live(args)
     heads = {"mark": "mark", "ranks": "first ranks", "p": "p", "seconds": "s"}
     _print(ROW.format(fault="fault", seed="seed", view="view", cause="cause", layer="layer", action="action", **heads))

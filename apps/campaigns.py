@@ -1,0 +1,77 @@
+"""`rca drill campaign` over simulated incidents: measuring, fitting, and writing one of them out. Prints and keeps the tables."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from apps.text import columns
+
+__all__ = ["calibrate", "measure", "write_incident"]
+
+Say = Callable[[str], object]
+TOLD_EVERY = 50  # answers
+
+
+def measure(
+    kinds: Sequence[str], sizes: Sequence[int] | None, seeds: Sequence[int] | None, out: Path, *, jobs: int, say: Say, show: Say
+) -> int:
+    """Plays, marks, prints the tables, keeps them in `out`/campaign.json. 0: no answer wrong; 1: a wrong one, or one that did not come."""
+    from rca.drills._campaign_plan import REPORTED, SEEDS, reported
+    from rca.drills._campaign_simulated import answers, made_with
+    from rca.drills._campaign_tables import short, tables
+    from rca.errors import UsageError
+
+    wanted = reported(kinds, sizes or REPORTED, seeds or SEEDS)
+    if not wanted:
+        raise UsageError(f"no kind has a layout of {', '.join(map(str, sizes or ()))} ranks: choose of {', '.join(map(str, REPORTED))}")
+    began = time.monotonic()
+    rows: list[dict[str, Any]] = []
+    for number, row in enumerate(answers(wanted, out, jobs=jobs, say=say), 1):
+        rows.append(row)
+        if number % TOLD_EVERY == 0 or number == len(wanted):
+            say(f"{number} of {len(wanted)} answers, {time.monotonic() - began:.0f} s")
+    runs = [short(row) for row in rows]
+    document = {"schema_version": "rca.campaign.simulated/1", "made_with": made_with(), "runs": runs}
+    (out / "campaign.json").write_text(json.dumps(document, sort_keys=True), "utf-8")
+    for title, (header, lines) in tables(runs).items():
+        show("")
+        show(title)
+        for line in columns(header, [[str(cell) for cell in line] for line in lines]) if lines else ("none",):
+            show(line)
+    return int(any(row.get("error") or row["marks"]["whole"] == "wrong" for row in rows))
+
+
+def calibrate(
+    kinds: Sequence[str], sizes: Sequence[int] | None, seeds: Sequence[int] | None, out: Path, *, jobs: int, say: Say, show: Say
+) -> int:
+    """Fits the weights on the kinds, sizes and seeds that no figure is reported on, and writes them into the catalogue."""
+    from rca.drills._campaign_weights import fitted_weights, write_weights
+    from rca.errors import UsageError
+
+    if seeds or sizes:
+        raise UsageError("--calibrate takes its own sizes and seeds, none that figures are reported on: leave --ranks and --seeds out")
+    found = fitted_weights(kinds, jobs=jobs, say=say)
+    for line in write_weights(found):
+        show(line)
+    return 0
+
+
+def write_incident(kind: str, ranks: int, seed: int, out: Path) -> str:
+    """The files and the truth of one incident, in a new folder; says what it is."""
+    from rca.drills import simulated
+    from rca.drills._campaign_plan import Wanted, drawn, layout_text, played
+    from rca.drills._capture import write_json
+    from rca.errors import UsageError
+
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(f"{out} is not empty: name a new folder")
+    wanted = Wanted(kind, ranks, seed, "files")
+    world, confusions = drawn(wanted)
+    scene = played(wanted)
+    simulated.write(scene, out)
+    write_json(out / "truth.json", scene.truth)
+    return f"{kind}, {layout_text(world)}, confusions: {', '.join(confusions) or 'none'}"

@@ -1,0 +1,208 @@
+"""Fits the weights of the signs to incidents whose truth is known, and only as far as these carry.
+
+What is maximised is the probability of the truth, with a prior around the weights set by hand: they are judgement about real fleets, and a simulation
+knows less than that. A weight that few incidents touch stays as it was.
+
+1. Incidents count so that causes come as often as they are published to (rca/causes.py), and kinds of one cause equally.
+2. One scale for all weights, then a step for each that enough incidents touch: a normal prior of `spread` bits around scale x hand-set weight.
+3. `spread`, and whether the scale holds for weights that are not fitted, are chosen by what they say of kinds left out.
+4. The share that stays with `unknown` (surprise) is the most likely one given what is said of kinds left out, and one surprise more than was seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rca.causes import CAUSES
+from rca.drills._campaign_evidence import Evidence
+from rca.weighing import Key
+
+__all__ = ["Fit", "fit"]
+
+LN2 = float(np.log(2.0))
+SPREADS = (0.5, 1.0, 2.0)  # bits, of the prior around a weight set by hand
+SCALE_SPREAD = 0.3  # of the logarithm of the scale
+MIN_SEEN = 8  # incidents that a weight must touch to be moved
+MIN_KINDS = 2  # kinds that they must come from: what one kind shows may be how that kind is simulated
+LOWEST, HIGHEST = 0.1, 20.0  # bits of a row
+IN_FIT = 0.02  # surprise while fitting, so that an incident no weight explains pulls at none
+SURPRISES = np.linspace(0.002, 0.1, 99)
+MAX_WEIGHT = 4.0  # of one incident against the mean one
+FOLDS = 5
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The weights, and what they were chosen by."""
+
+    bits: Mapping[Key, float]
+    seen: Mapping[Key, int]  # incidents that a row takes part in
+    surprise: float
+    scale: float
+    spread: float
+    scales_all: bool
+    loss_by_hand: float  # mean log2 loss of the truth on kinds left out: with the weights set by hand
+    loss_fitted: float  # and with weights fitted without those kinds
+    incidents: int
+    kinds: int
+
+
+class _Problem:
+    """The incidents as flat arrays: entries (a row of bits.csv) in slots (a family of a hypothesis) in hypotheses in incidents."""
+
+    def __init__(self, told: Sequence[Evidence], keys: Sequence[Key], weights: Array) -> None:
+        number = {key: place for place, key in enumerate(keys)}
+        slots: dict[tuple[int, str], int] = {}
+        entry_slot, entry_key, penalty, loss_hyp, loss_key = [], [], [], [], []
+        prior: list[float] = []
+        right: list[bool] = []
+        unknown: list[bool] = []
+        is_max: list[bool] = []
+        start, self.starts = 0, list[int]()
+        for one in told:
+            self.starts.append(start)
+            for hypothesis, family, key, cost in one.gains:
+                entry_slot.append(slots.setdefault((start + hypothesis, family), len(slots)))
+                entry_key.append(number[key])
+                penalty.append(cost)
+            for hypothesis, key in one.losses:
+                loss_hyp.append(start + hypothesis)
+                loss_key.append(number[key])
+            prior += one.log2_prior
+            right += one.is_right
+            unknown += one.is_nobody_unknown
+            is_max += [cause == "unknown" for cause in one.causes]
+            start += len(one.causes)
+        self.entry_slot, self.entry_key = np.array(entry_slot, int), np.array(entry_key, int)
+        self.penalty, self.prior = np.array(penalty, float), np.array(prior, float)
+        self.slot_hyp = np.array([hypothesis for hypothesis, _ in slots], int)
+        self.loss_hyp, self.loss_key = np.array(loss_hyp, int), np.array(loss_key, int)
+        self.right, self.unknown, self.is_max = np.array(right, bool), np.array(unknown, bool), np.array(is_max, bool)
+        self.weights, self.size, self.num_keys = weights, start, len(keys)
+        self.incident = np.repeat(np.arange(len(told)), np.diff([*self.starts, start]))
+
+    def probabilities(self, bits: Array) -> tuple[Array, Array, Array, Array]:
+        """Of each hypothesis; and, for the gradient, how much of each entry, slot and loss counts."""
+        worth = bits[self.entry_key] - self.penalty
+        slot, entry_part = _segment_max(worth, self.entry_slot, len(self.slot_hyp))
+        slot_is_open = slot > 0
+        slot = np.where(slot_is_open, slot, 0.0)
+        top, slot_part = _segment_max(slot, self.slot_hyp, self.size)
+        total = np.bincount(self.slot_hyp, slot, self.size)
+        score = self.prior + np.where(self.is_max, np.maximum(top, 0.0), total)
+        slot_part = np.where(self.is_max[self.slot_hyp], slot_part, 1.0) * slot_is_open
+        loss, loss_part = _segment_max(bits[self.loss_key], self.loss_hyp, self.size)
+        score = score - np.where(np.isfinite(loss), loss, 0.0)
+        score = (score - np.maximum.reduceat(score, self.starts)[self.incident]) * LN2
+        odds = np.exp(score)
+        shares = odds / np.add.reduceat(odds, self.starts)[self.incident]
+        return shares, entry_part, slot_part, loss_part
+
+    def told(self, bits: Array) -> Array:
+        """Probability of the truth of each incident, without surprise."""
+        shares, *_ = self.probabilities(bits)
+        plain: Array = np.add.reduceat(shares * self.right, self.starts)
+        return plain
+
+    def loss(self, bits: Array) -> tuple[float, Array]:
+        """Weighted -log2 probability of the truth, and its gradient by row."""
+        shares, entry_part, slot_part, loss_part = self.probabilities(bits)
+        plain = np.add.reduceat(shares * self.right, self.starts)
+        lucky = np.add.reduceat((self.right & self.unknown).astype(float), self.starts)
+        told = (1 - IN_FIT) * plain + IN_FIT * lucky + 1e-12
+        value = float(-(self.weights * np.log2(told)).sum())
+        pull = -(self.weights / told * (1 - IN_FIT))[self.incident] * shares * (self.right - plain[self.incident])  # d loss / d score
+        by_slot = pull[self.slot_hyp] * slot_part
+        gradient = np.bincount(self.entry_key, by_slot[self.entry_slot] * entry_part, self.num_keys)
+        gradient -= np.bincount(self.loss_key, pull[self.loss_hyp] * loss_part, self.num_keys)
+        return value, gradient
+
+
+def _segment_max(values: Array, segment: Array, count: int) -> tuple[Array, Array]:
+    """The largest value of each segment (-inf of an empty one), and the part of each value in it: equal ones share."""
+    top = np.full(count, -np.inf)
+    np.maximum.at(top, segment, values)
+    is_top = values == top[segment]
+    number = np.bincount(segment, is_top, count)
+    return top, is_top / np.maximum(number[segment], 1.0)
+
+
+def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
+    """The weights that say most of the truth of these incidents. Deterministic: the same incidents, the same weights."""
+    kinds = sorted({one.kind for one in told})
+    seen = Counter(key for one in told for key in one.keys)
+    options = [(spread, scales_all) for spread in SPREADS for scales_all in (False, True)]
+    held: dict[Any, Array] = {"by hand": np.zeros(len(told)), **{option: np.zeros(len(told)) for option in options}}
+    weights = _weights(told)
+    for turn in range(min(FOLDS, len(kinds))):
+        out = set(kinds[turn::FOLDS])
+        inside = [one for one in told if one.kind not in out]
+        outside = [number for number, one in enumerate(told) if one.kind in out]
+        for option in options if inside else ():
+            bits, _ = _fitted(inside, by_hand, option[0], scales_all=option[1])
+            held[option][outside] = _said([told[number] for number in outside], bits)
+        held["by hand"][outside] = _said([told[number] for number in outside], by_hand)
+    losses = {option: float(-(weights * np.log2((1 - IN_FIT) * held[option] + 1e-6)).mean()) for option in held}
+    best = min(options, key=lambda option: losses[option])
+    bits, scale = _fitted(told, by_hand, best[0], scales_all=best[1])
+    surprise = _surprise(held[best], told, weights)
+    return Fit(bits, seen, surprise, scale, *best, losses["by hand"], losses[best], len(told), len(kinds))
+
+
+def _weights(told: Sequence[Evidence]) -> Array:
+    """Causes as often as published, kinds of one cause alike, mean 1; none more than MAX_WEIGHT, so that no one incident leads."""
+    of_cause = Counter(cause for cause, _ in {(one.cause, one.kind) for one in told})
+    of_kind = Counter(one.kind for one in told)
+    raw = np.array([CAUSES[one.cause].prior / of_cause[one.cause] / of_kind[one.kind] for one in told])
+    capped: Array = np.minimum(raw / raw.mean(), MAX_WEIGHT)
+    return capped
+
+
+def _fitted(told: Sequence[Evidence], by_hand: Mapping[Key, float], spread: float, *, scales_all: bool) -> tuple[dict[Key, float], float]:
+    """Scale and steps together, from where the hand left them."""
+    from scipy.optimize import minimize  # type: ignore[import-untyped]
+
+    keys = sorted(by_hand)
+    hand = np.array([by_hand[key] for key in keys])
+    seen = Counter(key for one in told for key in one.keys)
+    in_kinds = Counter(key for key, _ in {(key, one.kind) for one in told for key in one.keys})
+    moves = np.array([seen[key] >= MIN_SEEN and in_kinds[key] >= MIN_KINDS for key in keys])
+    problem = _Problem(told, keys, _weights(told))
+    scaled = moves | scales_all
+
+    def bits_of(x: Array) -> Array:
+        moved: Array = np.clip(np.where(scaled, hand * np.exp(x[0]), hand) + np.where(moves, x[1:], 0.0), LOWEST, HIGHEST)
+        return moved
+
+    def objective(x: Array) -> tuple[float, Array]:
+        bits = bits_of(x)
+        value, slope = problem.loss(bits)
+        slope = slope * ((bits > LOWEST) & (bits < HIGHEST))
+        value += float((x[1:] ** 2).sum() / (2 * spread**2) + x[0] ** 2 / (2 * SCALE_SPREAD**2))
+        by_scale = float((slope * np.where(scaled, hand * np.exp(x[0]), 0.0)).sum()) + x[0] / SCALE_SPREAD**2
+        return value, np.concatenate([[by_scale], np.where(moves, slope, 0.0) + x[1:] / spread**2])
+
+    found = minimize(objective, np.zeros(1 + len(keys)), jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    return dict(zip(keys, bits_of(found.x).tolist(), strict=True)), float(np.exp(found.x[0]))
+
+
+def _said(told: Sequence[Evidence], bits: Mapping[Key, float]) -> Array:
+    """Probability of the truth of each incident with these weights, without surprise."""
+    keys = sorted(bits)
+    problem = _Problem(told, keys, np.ones(len(told)))
+    plain: Array = problem.told(np.array([bits[key] for key in keys]))
+    return plain
+
+
+def _surprise(held: Array, told: Sequence[Evidence], weights: Array) -> float:
+    """The most likely share of answers that are wrong for reasons no weight knows; one more than was seen."""
+    lucky = np.array([any(r and u for r, u in zip(one.is_right, one.is_nobody_unknown, strict=True)) for one in told])
+    likely = [float((weights * np.log((1 - s) * held + s * lucky + 1e-9)).sum() + np.log(s)) for s in SURPRISES]
+    return float(SURPRISES[int(np.argmax(likely))])

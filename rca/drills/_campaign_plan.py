@@ -1,0 +1,132 @@
+"""Which simulated incidents a campaign plays: kinds x sizes x seeds, each with a layout and confusions of its own. Pure.
+
+Weights are fitted and measured on different incidents. CALIBRATING kinds, the sizes FITTED and the seeds from FITTED_SEED on are for the fit
+alone; kinds that are no variant of them, other sizes and smaller seeds are what figures are reported on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from rca.drills import simulated
+from rca.drills.simulated import Scene, World
+from rca.errors import UsageError
+
+__all__ = [
+    "CALIBRATING",
+    "FITTED",
+    "FITTED_SEED",
+    "REPORTED",
+    "SEEDS",
+    "Wanted",
+    "Way",
+    "class_of",
+    "drawn",
+    "fitted",
+    "layout_text",
+    "played",
+    "reported",
+]
+
+Way = Literal["tables", "files"]
+REPORTED = (8, 64, 256, 1024, 4096, 16384)  # sizes, in ranks
+FITTED = (16, 60, 128)
+SEEDS = tuple(range(6))  # of a standard campaign
+FITTED_SEED = 1_000_000
+SEEDS_OF_SIZE = {1024: 2, 4096: 1, 16384: 1}  # seeds at the most: a large job costs as much as fifty small ones; all elsewhere
+QUIET = ("healthy", "planned")  # classes of kinds in which nothing failed
+QUIET_TIMES = 4  # so many seeds more of small ones: that nobody is accused takes hundreds of jobs to show
+WRITTEN_UP_TO = 64  # ranks: whose files are written out and read by every collector
+WRITTEN_EVERY = 6  # seeds
+NUM_CONFUSIONS = ((0, 0.35), (1, 0.4), (2, 0.2), (3, 0.05))  # how many at once, and how often
+CALIBRATING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One incident to play. The same three (kind, ranks, seed) always give the same evidence."""
+
+    kind: str
+    ranks: int
+    seed: int
+    way: Way = "tables"
+
+    @property
+    def key(self) -> str:
+        """Tells it from all others of a campaign."""
+        return f"{self.kind} {self.ranks} {self.seed} {self.way}"
+
+
+def reported(kinds: Collection[str], sizes: Collection[int], seeds: Sequence[int]) -> list[Wanted]:
+    """Incidents of a campaign: those of each kind at each size that has a layout for it. In an order that mixes them, so that a part of it tells
+    of the whole."""
+    found = []
+    for kind in sorted(kinds):
+        for ranks in _sizes(kind, sizes):
+            for place, seed in enumerate(_seeds(kind, ranks, seeds)):
+                is_written = ranks <= WRITTEN_UP_TO and place % WRITTEN_EVERY == WRITTEN_EVERY - 1
+                found.append(Wanted(kind, ranks, seed, "files" if is_written else "tables"))
+    return _mixed(found)
+
+
+def fitted(kinds: Collection[str], sizes: Collection[int], seeds: int) -> list[Wanted]:
+    """Incidents that weights are fitted on."""
+    numbers = range(FITTED_SEED, FITTED_SEED + seeds)
+    return _mixed([Wanted(kind, ranks, seed) for kind in sorted(kinds) for ranks in _sizes(kind, sizes) for seed in numbers])
+
+
+def drawn(wanted: Wanted) -> tuple[World, tuple[str, ...]]:
+    """The layout and the names of the confusions that the incident's seed draws."""
+    chance = random.Random(f"{wanted.kind} {wanted.ranks} {wanted.seed}")
+    worlds = [world for world in simulated.layouts(wanted.kind) if world.world_size == wanted.ranks]
+    if not worlds:
+        sizes = ", ".join(str(size) for size in sorted({world.world_size for world in simulated.layouts(wanted.kind)}))
+        raise UsageError(f"{wanted.kind} has no layout of {wanted.ranks} ranks: choose of {sizes}")
+    number = chance.choices([count for count, _ in NUM_CONFUSIONS], [part for _, part in NUM_CONFUSIONS])[0]
+    fitting = sorted(getattr(simulated, "CONFUSIONS", ()))
+    return chance.choice(worlds), tuple(sorted(chance.sample(fitting, min(number, len(fitting)))))
+
+
+def played(wanted: Wanted) -> Scene:
+    """The scene of an incident."""
+    world, confusions = drawn(wanted)
+    return simulated.simulate(wanted.kind, world, wanted.seed, [simulated.CONFUSIONS[name] for name in confusions])
+
+
+def layout_text(world: World) -> str:
+    """A layout in short: "tp8 pp4 dp8 ep4, tp-cp-dp-pp, 8 a host"."""
+    axes = " ".join(f"{axis}{world.size(axis)}" for axis in ("tp", "cp", "pp", "dp", "ep") if world.size(axis) > 1)
+    return f"{axes or 'tp1'}, {world.order}, {world.gpus_per_host} a host"
+
+
+@cache
+def class_of(kind: str) -> str:
+    """fault, healthy, planned, or unanswerable: one whose evidence tells nothing any more."""
+    truth = simulated.simulate(kind, simulated.layouts(kind)[0], 0).truth
+    if truth["is_healthy"]:
+        return "healthy"
+    if truth["is_planned"]:
+        return "planned"
+    return "fault" if truth["answerable"] else "unanswerable"
+
+
+def _sizes(kind: str, sizes: Collection[int]) -> Iterator[int]:
+    has = {world.world_size for world in simulated.layouts(kind)}
+    yield from sorted(has & set(sizes))
+
+
+def _seeds(kind: str, ranks: int, seeds: Sequence[int]) -> list[int]:
+    if ranks in SEEDS_OF_SIZE:
+        return list(seeds[: SEEDS_OF_SIZE[ranks]])
+    if class_of(kind) in QUIET:
+        step = 1 + max(seeds) - min(seeds)
+        return [seed + step * turn for turn in range(QUIET_TIMES) for seed in seeds]
+    return list(seeds)
+
+
+def _mixed(found: list[Wanted]) -> list[Wanted]:
+    return random.Random(0).sample(found, len(found))

@@ -1,0 +1,80 @@
+"""From incidents to the catalogue: plays those of the fit, fits, and writes bits.csv and calibration.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from rca.case import MemoryCase
+from rca.catalogues import rows
+from rca.drills import simulated
+from rca.drills._campaign_evidence import Evidence, evidence
+from rca.drills._campaign_fit import MIN_KINDS, MIN_SEEN, Fit, fit
+from rca.drills._campaign_plan import CALIBRATING, FITTED, Wanted, fitted, played
+from rca.drills._campaign_simulated import gathered
+from rca.errors import UsageError
+from rca.questions import ask_all
+from rca.weighing import set_by_hand
+
+__all__ = ["fitted_weights", "told", "write_weights"]
+
+CATALOGUE = Path(__file__).resolve().parents[1] / "catalogue"
+SEEDS = 6  # of each kind and size
+SHOWN_BITS = 0.5  # a change from which on a weight is shown
+COLUMNS = ("analysis", "sign", "cause", "bits", "why", "set_by_hand", "seen")
+
+
+def told(wanted: Wanted) -> Evidence:
+    """What one incident has to say to the fit."""
+    scene = played(wanted)
+    return evidence(wanted.kind, ask_all(MemoryCase(simulated.frames(scene))), scene.truth)
+
+
+def fitted_weights(kinds: Sequence[str], *, jobs: int, say: Callable[[str], object]) -> Fit:
+    """Plays the kinds that are for the fit, and fits."""
+    chosen = sorted(set(kinds) & CALIBRATING)
+    if not chosen:
+        raise UsageError(f"none of these kinds is for the fit: those are {', '.join(sorted(CALIBRATING))}")
+    wanted = fitted(chosen, FITTED, SEEDS)
+    say(f"{len(wanted)} incidents of {len(chosen)} kinds at {', '.join(map(str, FITTED))} ranks")
+    return fit(gathered([partial(told, one) for one in wanted], jobs), set_by_hand())
+
+
+def write_weights(found: Fit) -> Iterator[str]:
+    """Puts the weights into the catalogue, each file at once; says what moved."""
+    before = set_by_hand()
+    table = []
+    for row in rows("bits"):
+        key = (row["analysis"], row["sign"], row["cause"])
+        table.append(
+            {**{c: row[c] for c in COLUMNS[:3]}, "bits": f"{found.bits[key]:.4g}", "why": row["why"], "set_by_hand": f"{before[key]:g}"}
+            | {"seen": str(found.seen.get(key, 0))}
+        )
+    _write(CATALOGUE / "bits.csv", COLUMNS, table)
+    why = f"most likely share on kinds left out, {found.incidents} simulated incidents of {found.kinds} kinds, and one more than was seen"
+    _write(
+        CATALOGUE / "calibration.csv", ("figure", "value", "why"), [{"figure": "surprise", "value": f"{found.surprise:.3f}", "why": why}]
+    )
+    moved = {key: (before[key], bits) for key, bits in found.bits.items() if abs(bits - before[key]) >= SHOWN_BITS}
+    yield f"{found.incidents} incidents of {found.kinds} kinds; scale {found.scale:.3f}, prior spread {found.spread:g} bits"
+    yield f"{'all weights are scaled' if found.scales_all else 'weights seen too rarely stay'} (fewer than {MIN_SEEN} incidents or {MIN_KINDS} kinds)"
+    yield f"mean loss of the truth on kinds left out: {found.loss_by_hand:.3f} bits by hand, {found.loss_fitted:.3f} fitted"
+    yield f"surprise {found.surprise:.3f}"
+    counts = Counter("moved" if key in moved else "stays" for key in found.bits)
+    yield f"{counts['moved']} of {len(found.bits)} weights move by {SHOWN_BITS:g} bits or more:"
+    for key in sorted(moved, key=lambda k: (moved[k][1] - moved[k][0], k)):
+        yield f"  {'/'.join(key)}: {moved[key][0]:g} -> {moved[key][1]:.2f} ({found.seen.get(key, 0)} incidents)"
+
+
+def _write(path: Path, header: Sequence[str], table: Sequence[dict[str, str]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, header, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    draft = path.with_suffix(".tmp")
+    draft.write_text(text.getvalue(), "utf-8")
+    draft.replace(path)
