@@ -22,6 +22,9 @@ from rca.causes import ACTIONS, CAUSES
 from rca.errors import UsageError
 from rca.line_adapters import FILE as LINES
 from rca.line_adapters import Adapter, parse, shipped
+from rca.settings import FILE as SETTINGS
+from rca.settings import NOT_SAID, Settings
+from rca.settings import parse as parse_settings
 
 __all__ = [
     "ROLES",
@@ -36,6 +39,7 @@ __all__ = [
     "names",
     "read_site",
     "rows",
+    "settings",
     "site",
     "site_fingerprint",
     "site_rows",
@@ -89,6 +93,7 @@ class Site:
     changes: Mapping[str, tuple[int, int]]  # the same -> shipped rows that it changes, rows that it adds
     cells: frozenset[tuple[str, tuple[str, ...], str]] = frozenset()  # file, key and column of what it says itself
     adapters: tuple[Adapter, ...] = ()  # of its own lines
+    settings: Settings = NOT_SAID  # its own numbers for the decision
 
     @property
     def says(self) -> str:
@@ -99,7 +104,7 @@ class Site:
 
 def file_of(name: str) -> str:
     """The file that a name in `Site.changes` stands for."""
-    return name if name == LINES else f"{name}{ENDING}"
+    return name if name in (LINES, SETTINGS) else f"{name}{ENDING}"
 
 
 _site: Site | None = None
@@ -118,6 +123,11 @@ def use_site(found: Site | None) -> None:
 def site() -> Site | None:
     """The site whose rows count."""
     return _site
+
+
+def settings() -> Settings:
+    """The numbers for the decision of the site whose rows count; without one all that can be unknown is."""
+    return _site.settings if _site else NOT_SAID
 
 
 def is_sites(name: str, key: tuple[str, ...], column: str) -> bool:
@@ -202,6 +212,14 @@ def read_site(folder: Path) -> Site:
         adapters = parse(text, str(file))
         replaced = len({adapter.name for adapter in adapters} & {adapter.name for adapter in shipped()})
         changes[LINES] = (replaced, len(adapters) - replaced)
+    numbers = NOT_SAID
+    for file in sorted(path for path in folder.iterdir() if path.name.endswith(".toml")):
+        if file.name != SETTINGS:
+            raise UsageError(f"{file}: no file of a site has that name. The one in TOML is {SETTINGS}; rename it or take it away.")
+        text, data = _text(file)
+        digest.update(f"{file.name}\0{len(data)}\0".encode() + data)
+        numbers, count = parse_settings(text, str(file))
+        changes[SETTINGS] = (count, 0)
     words = {
         "policy": {row["policy"] for row in merged.get("policies", _shipped("policies"))},
         "signature": {
@@ -213,7 +231,7 @@ def read_site(folder: Path) -> Site:
             if wrong := _wrong(name, row, words):
                 raise UsageError(f"{folder / name}{ENDING}, line {line}: {wrong}. Correct it, or leave the folder out (--site, RCA_SITE).")
     cells = {(name, _key(name, row), column) for name, told in said.items() for _, row in told for column, cell in row.items() if cell}
-    return Site(str(folder), digest.hexdigest()[:16], merged, changes, frozenset(cells), adapters)
+    return Site(str(folder), digest.hexdigest()[:16], merged, changes, frozenset(cells), adapters, numbers)
 
 
 def _text(file: Path) -> tuple[str, bytes]:

@@ -15,7 +15,7 @@ from typing import Final
 from rca.roster import Roster
 from rca.types import Verdict
 
-__all__ = ["commands", "hostlist", "node_name"]
+__all__ = ["commands", "host_list", "hostlist", "node_name"]
 
 _OOM: Final = ("sudo dmesg -T | grep -iE 'oom|killed process'", "what was killed, and what held the memory")
 _MOUNTS: Final = (
@@ -65,6 +65,12 @@ def _drain(verdict: Verdict, hosts: Sequence[str]) -> str:
     ranks = f" rank {','.join(map(str, verdict.ranks[:4]))}" if verdict.ranks else ""
     reason = shlex.quote(f"rca: {verdict.cause}{ranks}")
     return f"scontrol update nodename={shlex.quote(hostlist(nodes))} state=drain reason={reason}   # keeps new jobs away; stops none"
+
+
+def host_list(hosts: Sequence[str], most: int) -> str:
+    """The first `most` of these hosts as one word of a command line, in Slurm's short form; "" where none is a name that a node can have."""
+    nodes = sorted({node_name(host) for host in hosts if _is_node(host)})[:most]
+    return shlex.quote(hostlist(nodes)) if nodes else ""
 
 
 def _word(host: str) -> str:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from rca.advise import advise
-from rca.catalogues import Site, site
+from rca.catalogues import Site, settings, site
 from rca.checkpoints import rollback
+from rca.decision.advise import advise
+from rca.decision.facts import facts
+from rca.decision.history import NO_HISTORY, History
 from rca.diagnose import diagnose
 from rca.questions import ask_all, verdict_frames
 from rca.roster import Roster, roster
@@ -37,13 +39,16 @@ class Judgement:
         return verdict_frames(self.outcomes, self.verdict)
 
 
-def judge(case: Tables) -> Judgement:
-    """The answer that a case gives."""
+def judge(case: Tables, history: History = NO_HISTORY) -> Judgement:
+    """The answer that a case gives. `history`: what happened before, which moves the advice, never the verdict."""
     who = roster(case)
     outcomes = tuple(with_hosts(outcome, who) for outcome in ask_all(case))
     verdict = diagnose(outcomes, who)
     back = rollback(case, step=verdict.step, at=verdict.failed_at, cause=verdict.cause)
-    return Judgement(outcomes, verdict, advise(verdict, who, [f for o in outcomes for f in o.findings], back), who, site())
+    findings = [f for o in outcomes for f in o.findings]
+    told = facts(case, who)
+    advice = advise(verdict, who, findings, back, outcomes=outcomes, facts=told, history=history, settings=settings())
+    return Judgement(outcomes, verdict, advice, who, site())
 
 
 def with_hosts(outcome: Outcome, who: Roster) -> Outcome:

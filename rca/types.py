@@ -328,6 +328,15 @@ class Advice:
     replay: Mapping[str, Any] | None = None
     rule: Mapping[str, Any] | None = None  # for the kernel record that the verdict rests on: ours, and what the authorities say of it
     differ: str = ""  # one line where the authorities differ
+    branch: str = ""  # of the tree (rca/decision/tree.py) on which the action stands
+    next: tuple[Mapping[str, Any], ...] = ()  # what comes next if it fails: branch, when, says, run
+    retries: Mapping[str, Any] | None = None  # restarts so far, of the same fault, and how many may be
+    losses: Mapping[str, Any] | None = None  # going on slower against replacing, GPU-hours
+    shrink: Mapping[str, Any] | None = None  # what a smaller job means
+    recovery: Mapping[str, Any] | None = None  # the way back with its seconds
+    before_restart: tuple[Mapping[str, Any], ...] = ()  # checklist: check, status, says, run
+    eviction: Mapping[str, Any] | None = None  # where only a group is told: whom to evict, the innocents, the alternative
+    spares: int | None = None  # hosts that stand ready; None = not told
 
 
 @dataclass(frozen=True)
@@ -343,8 +352,9 @@ class Sign:
 class Tables(Protocol):
     """What an analysis sees of a case: declared tables as LazyFrames, stale evidence already left out."""
 
-    def table(self, name: str, *, where: str | None = None) -> pl.LazyFrame:
-        """A table; with `where`, the name of a boolean column, only the rows for which it is true (the others are not even read)."""
+    def table(self, name: str, *, where: str | None = None, with_stale: bool = False) -> pl.LazyFrame:
+        """A table; with `where`, the name of a boolean column, only the rows for which it is true (the others are not even read).
+        `with_stale`: rows of earlier launches and other jobs too, for the few questions that compare with them."""
         ...
 
     def derive(self, function: Callable[[Tables], T]) -> T:

@@ -11,8 +11,8 @@ from _house import memory_case
 
 from apps.headline import condition, headline
 from apps.text import alternative_lines
-from rca.advise import advise
 from rca.causes import CAUSES, did_first
+from rca.decision.advise import advise
 from rca.judge import Judgement, judge
 from rca.types import Hypothesis
 

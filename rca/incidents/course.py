@@ -20,7 +20,7 @@ from rca.incidents.records import Record, iso, job_of
 from rca.roster import Roster
 from rca.types import Tables, Verdict
 
-__all__ = ["Course", "course", "evidence_stages", "fingerprint", "job_facts"]
+__all__ = ["Course", "course", "evidence_stages", "fingerprint", "job_facts", "last_step", "step_s"]
 
 STAMPED: Final = (("log_events", "logged_at"), ("scheduler_events", "changed_at"), ("progress", "ended_at"))
 # Events of launchers and trainers (trainer_events) that are moments of an interruption; none of them comes with every step.
@@ -165,13 +165,13 @@ def job_facts(case: Tables, who: Roster, told: Course, given: Mapping[str, Any] 
         "num_hosts": len(set(who.hosts.values())) if is_mapped else None,
         "num_gpus": len(gpus) if gpus and who.everyone <= set(who.gpus) else None,
         "started_at": iso(told.launched_at),
-        "last_step": _last_step(case),
-        "step_s": _step_s(case),
+        "last_step": last_step(case),
+        "step_s": step_s(case),
     }
     return job_of(**facts | given)
 
 
-def _last_step(case: Tables) -> int | None:
+def last_step(case: Tables) -> int | None:
     """The last step that any rank, or the trainer's print, is seen to have finished."""
     found = [
         case.table("steps").filter(pl.col("step_s").is_not_null()).select(pl.col("step").max()).collect().item(),
@@ -180,7 +180,7 @@ def _last_step(case: Tables) -> int | None:
     return max((int(step) for step in found if step is not None), default=None)
 
 
-def _step_s(case: Tables) -> float | None:
+def step_s(case: Tables) -> float | None:
     """The usual length of a step, s: the median of what the ranks timed, else of what the trainer printed."""
     for table, column in (("steps", "step_s"), ("progress", "logged_step_s")):
         rows = case.table(table).filter(pl.col(column).is_not_null() & pl.col("step").is_not_null())

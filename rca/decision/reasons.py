@@ -1,23 +1,16 @@
-"""Verdict -> what to do first, and whom to evict. Pure: nothing is ever run, commands are text for a person."""
+"""Why an action is the first one, in a sentence: what of the cause, the rule, the samples and the checkpoints carries it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rca.causes import CAUSES
 from rca.checkpoints import Rollback
-from rca.commands import commands, node_name
-from rca.policies import Rule, rule_of_verdict, spread
+from rca.policies import Rule
 from rca.roster import Roster
-from rca.types import Advice, Finding, Verdict
+from rca.types import Finding, Verdict
 
-__all__ = ["advise"]
-
-EVICT_TOO = frozenset({"silent_data_corruption"})  # causes whose machine must go even where the first action is another
-REPLAY_TELLS = EVICT_TOO | {"gpu_fault", "gpu_memory_fault", "host_fault"}  # causes for which a bitwise replay names or clears a host
-RULED = frozenset({"retry", "replace", "human"})  # actions that the rule for a kernel record may choose where the cause says replace
-SURE = 0.9  # probability of the answer from which a replay would only confirm it
+__all__ = ["because", "instead"]
 
 _BECAUSE = {
     "retry": "nothing here says that a restart meets the same fault again; watch whether it comes back on the same host",
@@ -40,75 +33,39 @@ _OF_CAUSE = {  # where more can be said than of the action
 }
 
 
-def advise(verdict: Verdict, roster: Roster, findings: Sequence[Finding] = (), back: Rollback | None = None) -> Advice:
-    """The first action: that of the cause, or of our rule for the kernel record that the verdict rests on. Hosts are evicted only when the cause
-    lies in hardware or network, a rank or machine is named and the rule takes it out.
+_INSTEAD = {  # why the action is not that of the cause, where retries, alerts, spares or losses moved it
+    "capped": "{retries}; what the restart leaves as it is has to change first",
+    "flaps": "{alerts} network alerts of {host} within five minutes: no flap any more ({places})",
+    "shrink": "{gone} host{s} go and {spares} spare{t} stand{u} ready: go on smaller until there are more",
+    "degrade": "{loss}",
+}
 
-    `back` tells the newest checkpoint from before the fault: where a rollback goes.
-    """
-    rule = rule_of_verdict(verdict, findings)
-    action = CAUSES[verdict.cause].action
-    is_moved = rule is not None and action == "replace" and rule.action in RULED - {action}
-    if rule is not None and is_moved:
-        action = rule.action
-    if action == "replace" and not verdict.hosts and not verdict.ranks:
-        action = "human"  # a group is named, no machine: nothing can be replaced yet
-    evict = verdict.hosts if action == "replace" or verdict.cause in EVICT_TOO else ()
-    evict_ranks = tuple(sorted({rank for host in evict for rank in roster.ranks_on(host)})) if evict else ()
-    group = str(verdict.last_collective["group"]) if verdict.last_collective and not verdict.ranks else None
-    return Advice(
-        action=action,
-        evict_hosts=tuple(node_name(roster.spelled(host)) for host in evict),
-        evict_ranks=evict_ranks,
-        evict_group=group,
-        innocent_hosts=(),
-        because=(
-            _ruled(rule)
-            if rule is not None and is_moved
-            else _because(verdict, roster, action, findings) + (_checkpoint(back) if action == "rollback" else _newest_whole(findings))
-        )
-        + _map_wanted(findings),
-        commands=commands(verdict, roster, evict),
-        checkpoint=back.save.name if back is not None and back.save is not None and action == "rollback" else None,
-        replay=_replay(verdict, roster, findings),
-        rule=rule.as_row() if rule is not None else None,
-        differ=spread(rule) if rule is not None else "",
+
+def instead(why: str, **words: object) -> str:
+    """The sentence of an action that was moved: `capped`, `flaps`, `shrink`, `degrade`."""
+    return _INSTEAD[why].format(**words)
+
+
+def because(
+    verdict: Verdict, roster: Roster, action: str, findings: Sequence[Finding], back: Rollback | None, rule: Rule | None = None
+) -> str:
+    """The sentence; `rule` where a rule chose another action than the cause's own."""
+    if rule is not None:
+        return (f"{rule.says}: {rule.why}" if rule.why else rule.says) + _map_wanted(findings)
+    return (
+        _of_verdict(verdict, roster, action, findings)
+        + (_checkpoint(back) if action == "rollback" else _newest_whole(findings))
+        + _map_wanted(findings)
     )
 
 
-def _ruled(rule: Rule) -> str:
-    """Why the action is not that of the cause."""
-    return f"{rule.says}: {rule.why}" if rule.why else rule.says
-
-
-def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Mapping[str, Any] | None:
-    """The replay that would prove it, where a chip or host is suspected of wrong bits and not sure to be the one; None elsewhere. A GPU off the bus
-    or with an uncorrectable error needs none: its own record shows it, and it would not run."""
-    if verdict.cause not in EVICT_TOO and any(f.numbers.get("is_broken") for f in findings):
-        return None
-    if verdict.proven or verdict.cause not in REPLAY_TELLS or (verdict.hosts and verdict.probability >= SURE):
-        return None
-    fitting = {rank for f in findings for rank in f.numbers.get("candidates", ())}
-    told = {host for f in findings for host in f.numbers.get("candidate_hosts", ())}
-    return {
-        "probe": "dual_phase_replay",
-        "suspects": sorted(told or set(verdict.hosts) or set(roster.hosts_of(tuple(sorted(fitting))))),
-        "num_hosts": len(set(roster.hosts.values())) or None,
-        "commands": [
-            "rca replay plan PATH --out plan.json",
-            "rca replay run plan.json --out PATH/replay --launcher 'ssh {host}'",
-            "rca diagnose PATH",
-        ],
-    }
-
-
-def _because(verdict: Verdict, roster: Roster, action: str, findings: Sequence[Finding]) -> str:
+def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequence[Finding]) -> str:
     if action == "replace" and not verdict.hosts and roster.disputed & set(verdict.ranks):
         which = "these ranks" if len(verdict.ranks) > 1 else "this rank"
         return f"sources name different hosts for {which} (sources_disagree): find out which is right before draining any"
     if action == "replace" and verdict.ranks and not verdict.hosts:
         return "the rank is known but not its host: give a rank map (rank,host) and ask again"
-    if verdict.cause in EVICT_TOO and not verdict.ranks and not verdict.hosts:
+    if verdict.cause == "silent_data_corruption" and not verdict.ranks and not verdict.hosts:
         return "state after the fault cannot be trusted; which chip is wrong is open: replay on all hosts (rca replay plan) before any is used again"
     if verdict.data and action == "quarantine_data":
         return f"the same sample would fail again: leave out {_samples(verdict.data)} and restart"

@@ -1,0 +1,225 @@
+"""Verdict -> what to do first, whom to evict, what comes next and what it costs. Pure: nothing is ever run, commands are text for a person.
+
+1. The action is that of the cause, or of our rule for the kernel record that the verdict rests on.
+2. It moves where the same fault came back too often, a network event repeats, spares are out, or going on slower is known to lose less.
+3. The branch of the tree, the steps after it, the way back with its seconds and the checklist follow. What is not known is None, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rca.causes import CAUSES
+from rca.checkpoints import Rollback
+from rca.commands import commands, node_name
+from rca.decision.facts import NO_FACTS, Alerts, Facts
+from rca.decision.history import NO_HISTORY, History
+from rca.decision.losses import loss
+from rca.decision.reasons import because, instead
+from rca.decision.recovery import recovery
+from rca.decision.restart_checks import restart_checks
+from rca.decision.retries import CAPPED, fault_of, retries
+from rca.decision.shrink import is_needed, shrink
+from rca.decision.steps import next_steps
+from rca.decision.tree import FLAPS, SURE, branch_of
+from rca.eviction import EvictionPlan, eviction_plan
+from rca.policies import Rule, rule_of_verdict, spread
+from rca.replay import COMMANDS
+from rca.roster import Roster
+from rca.settings import NOT_SAID, Settings
+from rca.types import Advice, Finding, Outcome, Verdict
+
+__all__ = ["advise"]
+
+SDC: Final = "silent_data_corruption"
+EVICT_TOO: Final = frozenset({SDC})  # causes whose machine must go even where the first action is another
+REPLAY_TELLS: Final = EVICT_TOO | {
+    "gpu_fault",
+    "gpu_memory_fault",
+    "host_fault",
+}  # causes for which a bitwise replay names or clears a host
+RULED: Final = frozenset({"retry", "replace", "human"})  # actions that the rule for a kernel record may choose where the cause says replace
+NO_GROUP_LAYERS: Final = ("software", "operator", "none")  # layers of causes for which no machine of a group goes
+ENDS: Final = ("process_death", "first_exception", "planned_stop")  # analyses whose findings show that the job ended
+ENDS_NOT: Final = frozenset({"outlived", "stop_after_fault", "tie", "end_unread", "unplaced"})
+
+
+@dataclass(frozen=True)
+class _Move:
+    """The action after all, and the sentence where it is not that of the cause or rule."""
+
+    action: str
+    says: str = ""
+
+
+def advise(
+    verdict: Verdict,
+    roster: Roster,
+    findings: Sequence[Finding] = (),
+    back: Rollback | None = None,
+    *,
+    outcomes: Sequence[Outcome] = (),
+    facts: Facts = NO_FACTS,
+    history: History = NO_HISTORY,
+    settings: Settings | None = None,
+) -> Advice:
+    """The advice. `back` tells the newest checkpoint from before the fault, `facts` what the case tells of the job, `history` what happened before,
+    `settings` what the site says of itself.
+
+    Hosts are evicted only when the cause lies in hardware or network, a rank or machine is named and the rule takes it out.
+    """
+    site = settings if settings is not None else NOT_SAID
+    rule = rule_of_verdict(verdict, findings)
+    action, is_ruled = _of_rule(verdict, rule)
+    plan = _plan(verdict, findings, roster)
+    if action == "replace" and not verdict.hosts and not verdict.ranks:
+        action = "human"  # a group is named, no machine: nothing can be replaced yet
+    has_ended = _has_ended(outcomes)
+    num_hosts = len(set(roster.hosts.values())) if roster.everyone and roster.everyone <= set(roster.hosts) else None
+    world = len(roster.everyone) or None
+    spares = site.spares if site.spares is not None else None if facts.idle_hosts is None else len(facts.idle_hosts)
+    tried = retries(fault_of(verdict, findings, facts), facts, history, limit=site.same_fault_restarts, at=verdict.failed_at)
+    alerts = next((facts.alerts[host] for host in verdict.hosts if host in facts.alerts), None)
+    would_go = len(verdict.hosts)
+
+    def way(to: str) -> dict[str, Any]:
+        return recovery(to, history, site, machines=num_hosts, spares=spares, num_evicted=would_go, can_rejoin=facts.can_rejoin)
+
+    costs = loss(
+        verdict, findings, step_s=facts.step_s, num_gpus=world, repair_h=site.repair_h, recovery_s=_expected(way("replace")),
+        again_s=_again_s(facts, back, site), is_running=has_ended is False,
+    )  # fmt: skip
+    moved = _move(verdict, action, tried, alerts, costs, spares)
+    action = moved.action
+    evict = verdict.hosts if action in ("replace", "shrink") or verdict.cause in EVICT_TOO else ()
+    evict_ranks = tuple(sorted({rank for host in evict for rank in roster.ranks_on(host)})) if evict else ()
+    group = str(verdict.last_collective["group"]) if verdict.last_collective and not verdict.ranks else None
+    branch = branch_of(
+        verdict,
+        action,
+        findings,
+        alerts=alerts,
+        is_capped=tried["stopped"] and bool(moved.says),
+        has_plan=plan is not None,
+        has_ended=has_ended,
+    )
+    to_check = [roster.spelled(host) for host in (verdict.hosts or tuple(sorted(set(roster.hosts.values()))))]
+    per_host = world // num_hosts if world and num_hosts and world % num_hosts == 0 else None
+    reason = moved.says or because(verdict, roster, action, findings, back, rule if is_ruled else None)
+    return Advice(
+        action=action,
+        evict_hosts=tuple(node_name(roster.spelled(host)) for host in evict),
+        evict_ranks=evict_ranks,
+        evict_group=group or (plan.group if plan is not None else None),
+        innocent_hosts=(),
+        because=reason,
+        commands=commands(verdict, roster, evict),
+        checkpoint=back.save.name if back is not None and back.save is not None and action == "rollback" else None,
+        replay=_replay(verdict, roster, findings),
+        rule=rule.as_row() if rule is not None else None,
+        differ=spread(rule) if rule is not None else "",
+        branch=branch,
+        next=next_steps(branch, history, hosts=to_check, layer=verdict.layer, gpus_per_host=per_host, is_capped=tried["stopped"]),
+        retries=tried,
+        losses=costs,
+        shrink=shrink(facts.layout, site, world_size=world, num_hosts=num_hosts, num_gone=would_go) if action in ("replace", "shrink") else None,
+        recovery=way(action),
+        before_restart=tuple(
+            restart_checks(outcomes, roster, back, captured=facts.captured, has_ended=has_ended, pending=history.pending_changes)
+            if action not in ("none", "degrade")
+            else ()
+        ),
+        eviction=plan.as_row() if plan is not None else None,
+        spares=spares,
+    )  # fmt: skip
+
+
+def _of_rule(verdict: Verdict, rule: Rule | None) -> tuple[str, bool]:
+    """The action of the cause, or of the rule for its kernel record, and whether the rule chose."""
+    action = CAUSES[verdict.cause].action
+    if rule is not None and action == "replace" and rule.action in RULED - {action}:
+        return rule.action, True
+    return action, False
+
+
+def _move(
+    verdict: Verdict, action: str, tried: Mapping[str, Any], alerts: Alerts | None, costs: Mapping[str, Any] | None, spares: int | None
+) -> _Move:
+    """Where retries, alerts, spares or losses ask for another action. Only a host that is named is evicted."""
+    if (
+        verdict.cause == "network_transient"
+        and action == "retry"
+        and verdict.hosts
+        and alerts is not None
+        and (alerts.most_in_window or 0) >= FLAPS
+    ):
+        words = {"alerts": alerts.most_in_window, "host": ", ".join(verdict.hosts), "places": ", ".join(alerts.places)}
+        return _Move("replace", instead("flaps", **words))
+    if tried["stopped"] and action in CAPPED and verdict.cause != SDC:
+        to = "replace" if verdict.cause == "network_transient" and verdict.hosts else "human"
+        return _Move("quarantine_data" if verdict.data and action == "rollback" else to, instead("capped", retries=tried["says"]))
+    if action == "replace" and verdict.hosts and is_needed(len(verdict.hosts), spares):
+        gone = len(verdict.hosts)
+        words = {
+            "gone": gone,
+            "s": "" if gone == 1 else "s",
+            "spares": spares or "no",
+            "t": "" if spares == 1 else "s",
+            "u": "s" if spares == 1 else "",
+        }
+        return _Move("shrink", instead("shrink", **words))
+    if action == "replace" and verdict.cause == "slow_rank" and costs is not None and costs["prefers"] == "degrade":
+        return _Move("degrade", instead("degrade", loss=costs["says"]))
+    return _Move(action)
+
+
+def _expected(way: Mapping[str, Any]) -> float | None:
+    """Seconds of a way back; where the size is not told, the least that is printed: a loss is never made larger than it is known to be."""
+    seconds: float | None = way["expected_s"] if way["expected_s"] is not None else way["least_s"]
+    return seconds
+
+
+def _again_s(facts: Facts, back: Rollback | None, site: Settings) -> float | None:
+    """Seconds that a restart computes again: from the checkpoint to the last step, else half of the site's interval; None where neither is told."""
+    step = back.save.step if back is not None and back.save is not None else None
+    if step is not None and facts.last_step is not None and facts.step_s is not None and facts.last_step >= step:
+        return (facts.last_step - step) * facts.step_s
+    return None if site.checkpoint_every_s is None else site.checkpoint_every_s / 2.0
+
+
+def _has_ended(outcomes: Sequence[Outcome]) -> bool | None:
+    """Whether the job is seen to have ended; False = it was alive when captured; None where nothing tells."""
+    if any(f.sign not in ENDS_NOT and f.analysis in ENDS for o in outcomes for f in o.findings):
+        return True
+    if any(o.analysis == "process_death" and o.status == "clear" for o in outcomes):
+        return True
+    return False if any(o.analysis == "job_motion" and o.status in ("clear", "found") for o in outcomes) else None
+
+
+def _plan(verdict: Verdict, findings: Sequence[Finding], roster: Roster) -> EvictionPlan | None:
+    """Whom a group that stands apart would take along; None where a machine is named, or the cause is none of a machine."""
+    if verdict.hosts or verdict.ranks or verdict.layer in NO_GROUP_LAYERS:
+        return None
+    return eviction_plan(findings, roster)
+
+
+def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Mapping[str, Any] | None:
+    """The replay that would prove it, where a chip or host is suspected of wrong bits and not proven; None elsewhere. A GPU off the bus or with an
+    uncorrectable error needs none: its own record shows it, and it would not run. A host that a verdict of wrong bits names is run twice, however
+    sure the verdict is: what it computes tells when it may come back."""
+    if verdict.cause not in EVICT_TOO and any(f.numbers.get("is_broken") for f in findings):
+        return None
+    if verdict.proven or verdict.cause not in REPLAY_TELLS:
+        return None
+    if verdict.cause not in EVICT_TOO and verdict.hosts and verdict.probability >= SURE:
+        return None
+    fitting = {rank for f in findings for name in ("candidates", "suspects") for rank in f.numbers.get(name, ()) if isinstance(rank, int)}
+    told = {host for f in findings for host in f.numbers.get("candidate_hosts", ())}
+    return {
+        "probe": "dual_phase_replay",
+        "suspects": sorted(told or set(verdict.hosts) or set(roster.hosts_of(tuple(sorted(fitting))))),
+        "num_hosts": len(set(roster.hosts.values())) or None,
+        "commands": list(COMMANDS),
+    }

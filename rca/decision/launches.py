@@ -1,0 +1,134 @@
+"""How often this job was started again already, and whether the same exception came each time, as evidence tells. Pure.
+
+1. Told outright: records of launches (`attempts`), the accounting's count of requeues, announced requeues, the restart cycle of NVRx, starts that a
+   trainer logs. 2. Launches in one log: a start of workers behind the end of one begins a new launch, whatever the clock says.
+3. Each source may know only a part, so the largest count is a lower bound. No source at all is None, never 0.
+4. The same exception, with the same innermost frame, in several launches of one log is the same deterministic fault.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from rca.types import Tables
+
+__all__ = ["NO_LAUNCHES", "Launches", "launches"]
+
+ENDS: Final = ("elastic_child_failed", "elastic_root_cause", "elastic_sigterm_victim", "process_signal", "slurm_task_exit")
+START: Final = "worker_started"
+RAISED: Final = "python_traceback"
+JOB_STARTS: Final = ("job_start", "worker_start_started")  # events of trainers and launchers, one at each launch
+MAX_CITES: Final = 4
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Restarts of the job before this end."""
+
+    restarts: int | None = None  # at least so many; None = nothing tells
+    told_by: tuple[str, ...] = ()  # who says so, with the place in the file
+    same_exception: int = 0  # restarts after which the same exception came again
+    code_line: str | None = None  # where it came from, function (file:line)
+    raised_at: tuple[str, ...] = ()  # places of it
+
+
+NO_LAUNCHES: Final = Launches()
+
+
+def launches(case: Tables) -> Launches:
+    """The restarts that evidence tells."""
+    paths = dict(case.table("evidence").select("evidence_id", "path").collect().iter_rows())
+    told = [(count, f"{says} ({paths.get(id_, 'evidence')} {record})") for count, says, id_, record in (*_outright(case), *_in_logs(case))]
+    told.sort(key=lambda one: (-one[0], one[1]))
+    again, line, places = _raised(case)
+    return Launches(
+        told[0][0] if told else None,
+        tuple(says for count, says in told if count)[:MAX_CITES] or tuple(says for _, says in told[:1]),
+        again,
+        line,
+        tuple(f"{paths.get(id_, 'evidence')} {record}" for id_, record in places)[:MAX_CITES],
+    )
+
+
+Told = tuple[int, str, str, str]  # restarts, in words, evidence_id, record
+
+
+def _outright(case: Tables) -> Iterator[Told]:
+    attempts = case.table("attempts").select("job_id", "attempt", "evidence_id", "record").unique().sort("attempt").collect()
+    for (job,), rows in attempts.group_by("job_id", maintain_order=True):
+        yield rows["attempt"].n_unique() - 1, f"{rows['attempt'].n_unique()} recorded launches of {job}", *rows.row(-1)[2:]
+    booked = case.table("job_records").filter(pl.col("restarts").is_not_null() & ~pl.col("is_step").fill_null(value=False))
+    rows = booked.select("base_job_id", "restarts", "evidence_id", "record").sort("restarts").collect()
+    if rows.height and rows["base_job_id"].n_unique() == 1:  # of several jobs it is open which one this is
+        job, count, *place = rows.row(-1)
+        yield count, f"the accounting counts {count} requeues of job {job}", *place
+    asked = case.table("scheduler_events").filter((pl.col("state") == "requeued") & pl.col("host").is_null())
+    requeued = asked.select("evidence_id", "record").unique().sort("evidence_id", "record").collect()
+    if requeued.height:
+        yield requeued.height, f"{requeued.height} announced requeues", *requeued.row(-1)
+    events = case.table("trainer_events").select("event", "cycle", "rank", "evidence_id", "record")
+    cycles = events.filter(pl.col("cycle").is_not_null()).sort("cycle", "evidence_id", "record").collect()
+    if cycles.height:
+        last = cycles.row(-1, named=True)
+        yield last["cycle"], f"restart cycle {last['cycle']}", last["evidence_id"], last["record"]
+    starts = events.filter(pl.col("event").is_in(JOB_STARTS)).unique(["evidence_id", "record"]).sort("evidence_id", "record").collect()
+    for (id_, _), rows in starts.group_by("evidence_id", "rank", maintain_order=True):
+        yield rows.height - 1, f"{rows.height} logged starts", str(id_), rows["record"][-1]
+
+
+def _lines(case: Tables) -> dict[str, list[dict[str, Any]]]:
+    """Lines of starts, ends and exceptions by file, in the order of the file."""
+    rows = (
+        case.table("log_events")
+        .filter(pl.col("signature").is_in([START, RAISED, *ENDS]))
+        .select("evidence_id", "record", "signature", "rank", "exception", "frames", "message")
+        .collect()
+    )
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows.iter_rows(named=True):
+        found[row["evidence_id"]].append(row)
+    return {id_: sorted(lines, key=lambda line: _place(line["record"])) for id_, lines in sorted(found.items())}
+
+
+def _place(record: str) -> tuple[int, ...]:
+    """The numbers in `L12` or `M3/L12`."""
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in record.split("/"))
+
+
+def _numbered(lines: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every line with the number of the launch in which it stands, 0 = the first."""
+    number, has_begun, has_ended = 0, False, False
+    for line in lines:
+        if line["signature"] == START:
+            number += has_begun and has_ended
+            has_begun, has_ended = True, False
+        else:
+            has_ended = True
+        yield number, line
+
+
+def _in_logs(case: Tables) -> Iterator[Told]:
+    for id_, lines in _lines(case).items():
+        starts = [(number, line["record"]) for number, line in _numbered(lines) if line["signature"] == START]
+        if starts:
+            number, record = starts[-1]
+            yield number, f"{number + 1} launch{'es' if number else ''} in one log", id_, record
+
+
+def _raised(case: Tables) -> tuple[int, str | None, list[tuple[str, str]]]:
+    """In how many launches beside the first the exception of the last one came, its innermost frame, and where it stands."""
+    best: tuple[int, str | None, list[tuple[str, str]]] = (0, None, [])
+    for id_, lines in _lines(case).items():
+        by_fault: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+        for number, line in _numbered(lines):
+            if line["signature"] == RAISED and line["exception"] and line["frames"]:
+                by_fault[line["exception"], line["frames"][0]].setdefault(number, line["record"])
+        for (_, frame), places in sorted(by_fault.items()):
+            if len(places) - 1 > best[0]:
+                best = (len(places) - 1, frame, [(id_, record) for _, record in sorted(places.items())])
+    return best
