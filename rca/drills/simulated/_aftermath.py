@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Launcher", "Learns", "Teller"]
 
 Launcher = Literal["torchrun", "srun"]
-Learns = Literal["closed", "retry", "time_out", "rendezvous"]
+Learns = Literal["closed", "retry", "time_out", "rendezvous", "killed"]
 S: Final = 1_000_000_000
 MS: Final = 1_000_000
 LOUD: Final = 256  # ranks of a large job whose symptoms are kept: rate limits and lost lines do the rest
@@ -177,7 +177,7 @@ class Teller:
         """Ranks of other hosts find out that `dead` (ranks) are gone; gives the instant at which the last of them has ended, ns."""
         gone = {self.host_of(rank) for rank in dead}
         rest = [rank for rank in range(self.world_size) if rank not in dead and (self.launcher == "srun" or self.host_of(rank) not in gone)]
-        delay = {"closed": 1, "retry": 22, "time_out": self.torch.timeout_s, "rendezvous": 40}[how] * S
+        delay = {"closed": 1, "retry": 22, "time_out": self.torch.timeout_s, "rendezvous": 40, "killed": 2}[how] * S
         loud = rest if len(rest) <= LOUD else sorted(self.rng.sample(rest, LOUD))
         peer = self.rng.choice(sorted(gone)) if gone else "192.0.2.7"
         last = at + delay
@@ -197,7 +197,7 @@ class Teller:
             elif how in ("closed", "retry"):
                 local = self.ranks_on(host).index(rank)
                 kind = "closed" if how == "closed" else "retry"
-                if rank % 3 == 0 or len(loud) <= 8:  # only who talks to the dead directly
+                if host != peer and (rank % 3 == 0 or len(loud) <= 8):  # only who talks to the dead over the network
                     self.book.say(
                         rank,
                         when,
@@ -213,7 +213,8 @@ class Teller:
         gone = {self.host_of(rank) for rank in dead}
         if self.launcher == "srun":
             first = self.hosts[0]
-            self.book.job(at, *_scheduler.cancelled(self.job_id, first))
+            how_ended = "Terminated" if how == "killed" else "Aborted (core dumped)" if self.backend == "nccl" else "Exited with exit code 1"
+            self.book.job(at, f"srun: Terminating StepId={self.job_id}.0", *_scheduler.cancelled(self.job_id, first))
             for host in [host for host in self.hosts if host not in gone][:LOUD]:
                 self.book.job(
                     at + S,

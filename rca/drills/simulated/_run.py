@@ -208,7 +208,7 @@ class Run:
             ("closed", "retry", "time_out", "rendezvous") if self.scene.style.backend == "nccl" else ("closed", "rendezvous")
         )
         if self.teller.launcher == "srun":
-            kinds = tuple(kind for kind in kinds if kind != "rendezvous")
+            kinds = (*(kind for kind in kinds if kind != "rendezvous"), "killed", "killed")  # srun ends the step for a task that failed
         learns: Learns = how or self.rng.choice(kinds)
         last = self.teller.others_learn(at, dead, learns, self.call_of)
         self.teller.rest_ends(last, dead, learns)
