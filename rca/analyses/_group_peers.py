@@ -3,6 +3,7 @@
 1. Ranks of a stage do the same in every copy of the model. A pattern that is seen in more than half of the copies is the rule there; several
    may be (the tensor rank that loads, and those that wait for it). Where nothing tells copies, every rank counts as one.
 2. A stage has a rule when most of its ranks follow one; everybody else there stands apart. Stages differ legitimately and are never compared.
+3. Of several samples a rank's most frequent stack counts, and whoever follows the rule in one of them does not stand apart: it was on its way.
 Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5), which compares all ranks; per stage, and per copy, is ours.
 """
 
@@ -15,11 +16,12 @@ from typing import Final
 
 import polars as pl
 
+from rca.analyses._stack_patterns import patterns
 from rca.analyses._stack_scene import Scene, hidden_wait
-from rca.analyses._stack_views import View
+from rca.analyses._stack_views import View, in_loop, seen
 from rca.types import Tables
 
-__all__ = ["DOMINANT_SHARE", "Apart", "apart", "copies", "label"]
+__all__ = ["DOMINANT_SHARE", "Apart", "apart", "copies", "label", "typical"]
 
 DOMINANT_SHARE: Final = 0.5  # more than: of the copies of the model for a pattern to be the rule, and of the ranks of a stage to follow one
 MIN_PEERS: Final = 3  # ranks of a stage, or nobody can be told from nobody else
@@ -49,9 +51,20 @@ def label(view: View) -> int:
     return HIDDEN if view.dump_status == "ok" and hidden_wait(view) in ("backward", "device") else ACTS
 
 
-def apart(job: Scene, numbers: Mapping[int, Hashable], stages: Mapping[int, Hashable], copy_of: Mapping[int, Hashable]) -> Apart:
-    """`numbers`: rank -> its pattern; a failed dump is a pattern of its own. Ranks that left no stack take no part."""
-    of_rank: dict[int, Hashable] = {**numbers, **{rank: f"dump {view.dump_status}" for rank, view in job.failed.items()}}
+def typical(job: Scene) -> dict[int, View]:
+    """rank -> the view that its samples inside the loop show most often, the last of equals."""
+    found = {}
+    for rank, view in job.last.items():
+        shown = [v for v in seen(job.views[rank]) if in_loop(v, job.loop)] if len(job.views[rank]) > 1 else []
+        counts = Counter(v.frames for v in shown)
+        found[rank] = max(reversed(shown), key=lambda v: counts[v.frames]) if len(counts) > 1 else view
+    return found
+
+
+def apart(job: Scene, usual: Mapping[int, View], stages: Mapping[int, Hashable], copy_of: Mapping[int, Hashable]) -> Apart:
+    """`usual`: rank -> its view. A failed dump is a pattern of its own; ranks that left no stack take no part."""
+    of_rank: dict[int, Hashable] = {**patterns(usual), **{rank: f"dump {view.dump_status}" for rank, view in job.failed.items()}}
+    frames = {view.frames: of_rank[rank] for rank, view in usual.items()}
     by_stage: dict[Hashable, list[int]] = defaultdict(list)
     for rank in sorted(of_rank):
         by_stage[stages.get(rank)].append(rank)
@@ -60,13 +73,15 @@ def apart(job: Scene, numbers: Mapping[int, Hashable], stages: Mapping[int, Hash
     num_stages = 0
     for members in by_stage.values():
         rule = _rule(members, of_rank, copy_of)
-        odd = [rank for rank in members if of_rank[rank] not in rule]
+        odd = [
+            rank for rank in members if of_rank[rank] not in rule and not any(frames.get(v.frames) in rule for v in seen(job.views[rank]))
+        ]
         if len(members) >= MIN_PEERS and len(members) - len(odd) > DOMINANT_SHARE * len(members):
             found += odd
             ruled += members
             num_stages += 1
     share = 1.0 - len(found) / len(ruled) if ruled else 0.0
-    sizes = Counter([job.last[rank].frames for rank in numbers] + [(view.dump_status,) for view in job.failed.values()])
+    sizes = Counter([view.frames for view in usual.values()] + [(view.dump_status,) for view in job.failed.values()])
     return Apart(tuple(sorted(found)), share, num_stages, tuple(sorted(ruled)), tuple(sorted(sizes.values(), reverse=True)))
 
 

@@ -18,15 +18,14 @@ Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5). The per-stage rule an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rca.analyses._group_cover import Cover, cover, numbers_of, parts
-from rca.analyses._group_peers import ACTS, P2P, Apart, apart, copies, label
+from rca.analyses._group_peers import ACTS, P2P, Apart, apart, copies, label, typical
 from rca.analyses._group_savers import lone_saver
 from rca.analyses._layout import hosts, stages
-from rca.analyses._stack_patterns import patterns
 from rca.analyses._stack_scene import Scene, scene, stays
 from rca.analyses._stack_views import View, cite_view, in_loop, seen
 from rca.analyses._words import ranks_text
@@ -58,12 +57,13 @@ class _Job:
 
     case: Tables
     shown: Scene
+    usual: Mapping[int, View]
     apart: Apart
     everyone: frozenset[int]
 
     def view(self, rank: int) -> View:
-        """Its last one inside the loop, else the failed dump."""
-        return self.shown.last[rank] if rank in self.shown.last else self.shown.failed[rank]
+        """Its usual one inside the loop, else the failed dump."""
+        return self.usual[rank] if rank in self.usual else self.shown.failed[rank]
 
     @property
     def num_samples(self) -> int:
@@ -82,8 +82,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     everyone = frozenset({*shown.last, *shown.failed})
     if len(everyone) < MIN_SEEN:
         raise NotEnoughEvidence(f"stacks of {len(everyone)} ranks: no group is smaller than the job, at least {MIN_SEEN} are needed")
-    stage = stages(case)
-    job = _Job(case, shown, apart(shown, patterns(shown.last), stage, copies(case)), everyone)
+    usual = typical(shown)
+    job = _Job(case, shown, usual, apart(shown, usual, stages(case), copies(case)), everyone)
     if job.apart.ranks:
         return [_of_group(job)]
     if saver := _beside(job):

@@ -1,0 +1,84 @@
+"""Which parallel group is slow, by who stands apart again and again in a job that runs?
+
+1. Only in a job that runs, with five rounds of stacks or more (10 s apart, as ByteRobust takes them). In every round compare each rank's main
+   thread with the same pipeline stage in other copies of the model, as in outlier_group.
+2. Every round flags, of each kind of group, the one with the most ranks apart. After the last the group with the most flags wins.
+3. With few groups the same one is flagged often by chance. The chance is told; when it is small, the group is a finding, else a note. Nobody is
+   accused: who of the group is slow only times tell (slow_rank).
+Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from rca.analyses._group_cover import Cover, numbers_of, parts
+from rca.analyses._group_peers import apart, copies
+from rca.analyses._group_votes import ROUNDS, vote
+from rca.analyses._layout import hosts, stages
+from rca.analyses._stack_scene import scene
+from rca.analyses._stack_views import View, cite_view, in_loop, seen
+from rca.errors import NotEnoughEvidence
+from rca.types import Finding, Sign, Tables
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
+
+NEEDS = ("stacks", "stack_frames")
+USES = ("ranks", "groups", "memberships", "collectives", "dump_index", "steps", "progress", "log_events")
+SIGNS = {
+    "slow_group": Sign("slowness", ("slow_rank", "unknown")),
+    "slow_group_hint": Sign("mention", (), is_note=True),
+}
+
+CHANCE: Final = 0.01  # at most, for a finding: of a hundred sound jobs one is told of a group that is not slow, and nobody is accused
+MAJORITY: Final = 0.5  # more than: of the rounds must flag the winner
+MIN_SEEN: Final = 0.5  # of the ranks must be seen in a round
+MAX_CITES: Final = 6
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """A finding or a note for the group that most rounds flag."""
+    job = case.derive(scene)
+    if not job.runs:
+        return []
+    rounds: dict[int, dict[int, View]] = defaultdict(dict)
+    for rank, views in job.views.items():
+        for view in seen(views):
+            if in_loop(view, job.loop):
+                rounds[view.sample][rank] = view
+    used = [views for _, views in sorted(rounds.items()) if len(views) >= MIN_SEEN * len(job.views)]
+    if len(used) < ROUNDS:
+        raise NotEnoughEvidence(
+            f"{len(used)} rounds of stacks of a job that runs: {ROUNDS}, some 10 s apart, are needed to tell a slow group"
+        )
+    stage, copy_of = stages(case), copies(case)
+    odd = [apart(replace(job, views={r: [v] for r, v in of.items()}, last=of, failed={}), of, stage, copy_of).ranks for of in used]
+    won = vote(odd, case.derive(parts), len(job.views))
+    if won is None or won.flags <= MAJORITY * won.rounds:
+        return []
+    where = tuple(sorted({host for rank, host in hosts(case).items() if rank in won.part.ranks}))
+    is_sure = won.chance <= CHANCE
+    members = sorted(won.part.ranks)
+    what = f"host {won.part.names[0]}" if won.part.kind == "host" else f"{won.part.kind} group {won.part.names[0]}"
+    says = (
+        f"the {what} had the most ranks apart from their stages in {won.flags} of {won.rounds} rounds of stacks, of {won.rivals} such groups: "
+        f"{'it is likely the slow one' if is_sure else f'by chance that happens in up to {won.chance:.0%} of sound jobs'}"
+    )
+    apart_there = sorted({rank for ranks in odd for rank in ranks} & won.part.ranks)
+    cites = [cite_view(of[rank]) for of, ranks in zip(used, odd, strict=True) for rank in ranks if rank in won.part.ranks]
+    numbers = {
+        "kind": won.part.kind, "members": members, "flags": won.flags, "rounds": won.rounds, "num_groups": won.rivals,
+        "chance": round(won.chance, 6), "candidates": apart_there,
+    }  # fmt: skip
+    if is_sure:
+        numbers["cover"] = numbers_of(Cover((won.part,), 1.0), apart_there, ())
+    return [
+        Finding(
+            "slow_group_votes", "slow_group" if is_sure else "slow_group_hint", says, hosts=where,
+            groups=won.part.names if won.part.kind != "host" else (), scope=f"slow {where} {won.part.names}", numbers=numbers,
+            cites=tuple(dict.fromkeys(cites))[:MAX_CITES],
+        )
+    ]  # fmt: skip
