@@ -31,6 +31,7 @@ COVERS: Final = {  # what the rows of a table are called, and where they come fr
         "step timings",
         "times per rank and step: torchtitan's structured logs, a step table (rank, step, step_s), a profiler's trace",
     ),
+    "ops": ("timed operations", "an operation table (rank, step, stage, dp, microbatch, op, start, duration), a profiler's trace"),
     "rank_progress": ("numbers of each rank", "loss, gradient norm or checksum that each rank writes for itself"),
     "log_events": ("log lines", "stdout and stderr of every rank and launcher"),
     "progress": ("printed steps", "the trainer's own log"),
