@@ -21,7 +21,7 @@ from rca.tables import TABLES
 __all__ = ["Renaming", "gather"]
 
 Chunks = Callable[[str], Iterable[pl.DataFrame]]
-PATHS: Final = frozenset({"path", "copy_of", "checkpoint", "file", "saved_to", "sample_ids", "data_shard"})
+PATHS: Final = frozenset({"path", "copy_of", "checkpoint", "file", "saved_to", "sample_id", "sample_ids", "data_shard", "failed_path"})
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 _PIECE: Final = re.compile(r"[A-Za-z0-9]+|[_.\-]+")
 _PLAIN_RECORD: Final = re.compile(r"[A-Z]\d+(?:[/.][A-Z]?\d+)*")

@@ -41,7 +41,7 @@ NAME_TABLES: Final = {"name": frozenset({"planned_windows"})}  # elsewhere `name
 HASHES: Final = ("evidence_id", "stack_id", "checksum")  # of bytes that whoever has them could recognise
 _OWN: Final = """op state dtypes sizes format kind activity wait_kind backend dump_status layer cause sign analysis status
     signature signal severity unit attribution origin stage table finding_id param_checksum fingerprint expected outcome phase
-    logged_at_local counts mapped_by collector checksum_kind parts lacks source"""
+    logged_at_local counts mapped_by collector checksum_kind parts lacks source decision what"""
 KEPT_TEXTS: Final = frozenset(_OWN.split())  # columns with words of this program, numbers, shapes
 _ADDRESS4: Final = re.compile(r"(?:(?<![A-Za-z0-9.])|(?<=MGC))(?:\d{1,3}\.){3}\d{1,3}(?![A-Za-z0-9]|\.\d)")  # Lustre glues it
 _ADDRESS6: Final = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?:%\w{1,15})?(?![\w:])")

@@ -29,6 +29,7 @@ FREE: Final = frozenset(  # (table, column) with sentences of people or of their
         "host_samples": "metrics",
         "configs": "component value",
         "notes": "text data",
+        "quarantines": "because",
         "incidents": "because summary code_version",
         "readings": "first_skip problem guess",
         "evidence": "stale_because",

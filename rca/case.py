@@ -57,13 +57,16 @@ class Derived:
 class MemoryCase(Derived):
     """Tables as frames in memory: what the triage and the tests analyse."""
 
-    def __init__(self, frames: Mapping[str, pl.DataFrame]) -> None:
+    def __init__(self, frames: Mapping[str, pl.DataFrame], stale: Mapping[str, pl.DataFrame] | None = None) -> None:
         super().__init__()
         self.frames = frames
+        self.stale = stale or {}  # rows of earlier launches and other jobs
 
-    def table(self, name: str, *, where: str | None = None) -> pl.LazyFrame:
+    def table(self, name: str, *, where: str | None = None, with_stale: bool = False) -> pl.LazyFrame:
         """A declared table; empty when nothing was read for it."""
         frame = (self.frames[name] if name in self.frames else TABLES[name].frame()).lazy()
+        if with_stale and name in self.stale:
+            frame = pl.concat([frame, self.stale[name].lazy()])
         return frame if where is None else frame.filter(pl.col(where))
 
 

@@ -370,9 +370,9 @@ class Watched(MemoryCase):
         super().__init__(tables)
         self.asked: list[str] = []
 
-    def table(self, name: str, *, where: str | None = None) -> pl.LazyFrame:
+    def table(self, name: str, *, where: str | None = None, with_stale: bool = False) -> pl.LazyFrame:
         self.asked.append(name)
-        return super().table(name, where=where)
+        return super().table(name, where=where, with_stale=with_stale)
 
 
 @pytest.mark.parametrize("name", ANALYSES)

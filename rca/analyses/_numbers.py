@@ -46,7 +46,7 @@ def judged(
     lines = rows.with_columns(pl.col("record").str.extract(r"(\d+)\D*$").cast(pl.Int64, strict=False).alias("place")).sort(order)
     back = (pl.col(by) < pl.col(by).shift(1) - slack).fill_null(value=False)
     back &= ~(pl.col(epoch) > pl.col(epoch).shift(1)).fill_null(value=False) if epoch else pl.lit(value=True)
-    is_in_order = (back.sum() <= _CHAOS * pl.len()).over(file)
+    is_in_order = ((pl.col(by) < pl.col(by).shift(1)).sum() <= _CHAOS * pl.len()).over(file)
     lines = lines.with_columns(pl.when(is_in_order).then("place")).sort(order)
     lines = lines.with_columns(back.cum_sum().over(file).cast(pl.Int64).alias("run"))
 
