@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from rca.analyses._op_trace import Traced
+from rca.analyses._op_trace import BACKWARD, FORWARD, Traced
 from rca.errors import NotEnoughEvidence
 
 __all__ = ["OpGraph", "graph", "is_compute"]
 
 TOUCHING_S: Final = 1e-3  # that an operation may seem to begin before the end of what it waits for
-_FORWARD, _BACKWARD = re.compile(r"forward|fwd"), re.compile(r"backward|bwd")
 _SEND, _RECEIVE = re.compile(r"send"), re.compile(r"recv|receive")
 _EMBEDDING, _EVERYBODY = re.compile(r"embed"), re.compile(r"clip|grad_?norm")
 _OWN: Final = re.compile(r"layer_?norm|tensor|(?<![a-z])tp(?![a-z])")
@@ -71,7 +70,7 @@ def graph(of: Traced) -> OpGraph:
         by_stage.append(compute)
         edges += pairwise(compute)
         edges += _around(own, compute, begin, end, of)
-        for way, pattern in (("forward", _FORWARD), ("backward", _BACKWARD)):
+        for way, pattern in (("forward", FORWARD), ("backward", BACKWARD)):
             work = [i for i in compute if pattern.search(_plain(of, i))]
             chunk = _chunks(work, of.batches, backward=way == "backward")
             top = max(chunk.values(), default=0)
@@ -119,7 +118,7 @@ def _moved(moves: Sequence[int], needs: Sequence[int], work: Sequence[int], *, s
 
 def _before_backward(compute: Sequence[int], of: Traced) -> int | None:
     """The last computation but one before the first backward."""
-    first = next((n for n, i in enumerate(compute) if _BACKWARD.search(_plain(of, i))), 0)
+    first = next((n for n, i in enumerate(compute) if BACKWARD.search(_plain(of, i))), 0)
     return compute[first - 2] if first >= 2 else None
 
 
@@ -160,7 +159,7 @@ def _around(own: Sequence[int], compute: Sequence[int], begin: Sequence[float], 
 def _by_batch(by_stage: Sequence[Sequence[int]], of: Traced) -> Iterator[Edge]:
     """Computation behind that of the same micro-batch on the stage before it; backward on the stage behind it."""
     for one, other in pairwise(by_stage):
-        for pattern, turned in ((_FORWARD, False), (_BACKWARD, True)):
+        for pattern, turned in ((FORWARD, False), (BACKWARD, True)):
             first, then = ([i for i in ops if pattern.search(_plain(of, i))] for ops in ((other, one) if turned else (one, other)))
             number: Mapping[int, int] = {of.batches[i]: i for i in first}
             if len(number) != len(first) or len(first) != len(then):

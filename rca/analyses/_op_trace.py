@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
     Cube = NDArray[np.float64]
 
-__all__ = ["Op", "Traced", "op_rows", "traced"]
+__all__ = ["BACKWARD", "FORWARD", "Op", "Traced", "op_rows", "traced"]
 
+FORWARD: Final = re.compile(r"forward|fwd")
+BACKWARD: Final = re.compile(r"backward|bwd")
 MIN_LANES: Final = 2  # replicas times steps: a single one has nothing to compare with
 MAX_OPS: Final = 400_000  # that are replayed: of more, as many steps as come to that, evenly spaced
 _COLUMNS: Final = (
@@ -70,15 +73,19 @@ class Traced:
 def op_rows(case: Tables) -> pl.DataFrame:
     """Operations with a step, a replica and a stage, told by themselves or by a map; of a tensor group the rank that computes longest in all.
 
-    Empty where none has them all. One pipeline stage where nothing tells of any.
+    Empty where none has them all, or computation is not told as forward and backward of micro-batches. One pipeline stage where nothing tells of any.
     """
     ops = case.table("ops").select(_COLUMNS).filter(pl.col("step").is_not_null() & (pl.col("op_s") >= 0) & pl.col("op").is_not_null())
     places = case.table("ranks").filter(pl.col("rank").is_not_null()).group_by("rank").agg(pl.col("pp", "dp").drop_nulls().first())
-    rows = ops.filter(pl.col("rank").is_not_null()).join(places, on="rank", how="left").collect()
-    rows = rows.with_columns(pl.coalesce("dp", "dp_right").alias("dp"), pl.coalesce("stage", "pp").alias("stage")).drop("dp_right", "pp")
+    placed = ops.filter(pl.col("rank").is_not_null()).join(places, on="rank", how="left")
+    placed = placed.with_columns(pl.coalesce("dp", "dp_right").alias("dp"), pl.coalesce("stage", "pp").alias("stage")).drop("dp_right", "pp")
+    rows = placed.filter(pl.col("dp").is_not_null()).collect()
     if rows["stage"].null_count() == rows.height:
         rows = rows.with_columns(pl.lit(0, dtype=pl.Int64).alias("stage"))
-    rows = rows.drop_nulls(["dp", "stage"])
+    rows = rows.drop_nulls("stage")
+    work = rows.filter(pl.col("kind") == "compute")["op"].unique().str.to_lowercase()
+    if not work.str.contains(f"{FORWARD.pattern}|{BACKWARD.pattern}").all():  # kernels, one by one: what waits for what is in no name
+        return rows.clear()
     since = (pl.col("started_at") - pl.col("started_at").min().over("step")).dt.total_microseconds() / 1e6
     rows = rows.with_columns(pl.coalesce("start_s", since).cast(pl.Float64).alias("start_s")).drop("started_at")
     load = rows.group_by("dp", "stage", "rank").agg(pl.col("op_s").filter(pl.col("kind") == "compute").sum().alias("load"))
@@ -104,7 +111,9 @@ def traced(rows: pl.DataFrame) -> Traced:
         steps = [steps[int(at)] for at in np.linspace(0, len(steps) - 1, most)]
     kept = rows.filter(pl.col("step").is_in(steps))
     dps = sorted(set(kept["dp"]))
-    if len(dps) * len(steps) < MIN_LANES:
+    if len(dps) * len(steps) < FORWARD: Final = re.compile(r"forward|fwd")
+BACKWARD: Final = re.compile(r"backward|bwd")
+MIN_LANES:
         raise NotEnoughEvidence("operations of one replica in one step that no other has: there is nothing to compare them with")
     same = (
         kept.group_by("stage", "op", "number").agg(pl.col("kind", "microbatch").first(), pl.len().alias("n")).sort("stage", "op", "number")
