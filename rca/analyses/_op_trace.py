@@ -78,7 +78,9 @@ def op_rows(case: Tables) -> pl.DataFrame:
     ops = case.table("ops").select(_COLUMNS).filter(pl.col("step").is_not_null() & (pl.col("op_s") >= 0) & pl.col("op").is_not_null())
     places = case.table("ranks").filter(pl.col("rank").is_not_null()).group_by("rank").agg(pl.col("pp", "dp").drop_nulls().first())
     placed = ops.filter(pl.col("rank").is_not_null()).join(places, on="rank", how="left")
-    placed = placed.with_columns(pl.coalesce("dp", "dp_right").alias("dp"), pl.coalesce("stage", "pp").alias("stage")).drop("dp_right", "pp")
+    placed = placed.with_columns(pl.coalesce("dp", "dp_right").alias("dp"), pl.coalesce("stage", "pp").alias("stage")).drop(
+        "dp_right", "pp"
+    )
     rows = placed.filter(pl.col("dp").is_not_null()).collect()
     if rows["stage"].null_count() == rows.height:
         rows = rows.with_columns(pl.lit(0, dtype=pl.Int64).alias("stage"))
@@ -111,9 +113,7 @@ def traced(rows: pl.DataFrame) -> Traced:
         steps = [steps[int(at)] for at in np.linspace(0, len(steps) - 1, most)]
     kept = rows.filter(pl.col("step").is_in(steps))
     dps = sorted(set(kept["dp"]))
-    if len(dps) * len(steps) < FORWARD: Final = re.compile(r"forward|fwd")
-BACKWARD: Final = re.compile(r"backward|bwd")
-MIN_LANES:
+    if len(dps) * len(steps) < MIN_LANES:
         raise NotEnoughEvidence("operations of one replica in one step that no other has: there is nothing to compare them with")
     same = (
         kept.group_by("stage", "op", "number").agg(pl.col("kind", "microbatch").first(), pl.len().alias("n")).sort("stage", "op", "number")

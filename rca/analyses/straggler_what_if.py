@@ -25,7 +25,7 @@ import polars as pl
 from rca.analyses._lasting import MIN_LENGTH, over_peers, rises
 from rca.analyses._layout import hosts
 from rca.analyses._op_replay import Replay
-from rca.analyses._op_trace import op_rows, traced
+from rca.analyses._op_trace import BACKWARD, FORWARD, op_rows, traced
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -254,9 +254,8 @@ def _together(replay: Replay) -> float | None:
     for stage in of.stages:
         parts: dict[str, dict[int, int]] = {"forward": {}, "backward": {}}
         for i in replay.compute:
-            way = next(
-                (way for way, short in (("forward", "fwd"), ("backward", "bwd")) if way in of.ops[i].name or short in of.ops[i].name), None
-            )
+            plain = of.ops[i].name.lower()
+            way = "forward" if FORWARD.search(plain) else "backward" if BACKWARD.search(plain) else None
             if of.ops[i].stage == stage and way is not None:
                 parts[way][of.batches[i] if of.batches[i] >= 0 else of.ops[i].number] = i
         shared = sorted(parts["forward"].keys() & parts["backward"].keys())
