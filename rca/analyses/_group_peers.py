@@ -1,7 +1,7 @@
 """Who stands apart from the ranks of the same pipeline stage in the other copies of the model, by the stacks of their main threads.
 
 1. Ranks of a stage do the same in every copy of the model. A pattern that is seen in more than half of the copies is the rule there; several
-   may be (the tensor rank that loads, and those that wait for it). Where nothing tells copies, every rank counts as one.
+   may be (the tensor rank that loads, and those that wait for it). Where fewer than three copies are known, every rank counts as one.
 2. A stage has a rule when most of its ranks follow one; everybody else there stands apart. Stages differ legitimately and are never compared.
 3. Of several samples a rank's most frequent stack counts, and whoever follows the rule in one of them does not stand apart: it was on its way.
 Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5), which compares all ranks; per stage, and per copy, is ours.
@@ -24,7 +24,7 @@ from rca.types import Tables
 __all__ = ["DOMINANT_SHARE", "Apart", "apart", "copies", "label", "typical"]
 
 DOMINANT_SHARE: Final = 0.5  # more than: of the copies of the model for a pattern to be the rule, and of the ranks of a stage to follow one
-MIN_PEERS: Final = 3  # ranks of a stage, or nobody can be told from nobody else
+MIN_PEERS: Final = 3  # ranks, and copies of the model, of which two can outvote one
 # What a rank does, the likelier root first (evidence of 67 published and own stacks): a rank that does not wait for others, one that may wait
 # without saying so, one inside a collective, one at a point-to-point call (which points along the pipeline to somebody else).
 ACTS, HIDDEN, COLLECTIVE, P2P = range(4)
@@ -86,10 +86,12 @@ def apart(job: Scene, usual: Mapping[int, View], stages: Mapping[int, Hashable],
 
 
 def _rule(members: Sequence[int], of_rank: Mapping[int, Hashable], copy_of: Mapping[int, Hashable]) -> set[Hashable]:
-    """Patterns that are seen in more than half of the copies of the model."""
-    seen_in = Counter(pattern for pattern, _ in {(of_rank[r], copy_of.get(r, ("rank", r))) for r in members})
-    num_copies = len({copy_of.get(r, ("rank", r)) for r in members})
-    return {pattern for pattern, count in seen_in.items() if count > DOMINANT_SHARE * num_copies}
+    """Patterns that are seen in more than half of the copies of the model; of too few copies to outvote one, in more than half of the ranks."""
+    unit = {rank: copy_of.get(rank, ("rank", rank)) for rank in members}
+    if len(set(unit.values())) < MIN_PEERS:
+        unit = {rank: rank for rank in members}
+    seen_in = Counter(pattern for pattern, _ in {(of_rank[rank], own) for rank, own in unit.items()})
+    return {pattern for pattern, count in seen_in.items() if count > DOMINANT_SHARE * len(set(unit.values()))}
 
 
 def copies(case: Tables) -> dict[int, Hashable]:
