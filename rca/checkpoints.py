@@ -1,7 +1,8 @@
 """Which checkpoint a rollback can go back to: the newest before the fault whose files are here and whole, else one that a log says was saved. Pure.
 
 A save that only began, or failed, is none; nor is one whose files are torn, whatever a log says. What nothing names is not guessed: no name, no
-checkpoint. Why newer ones were passed over is told.
+checkpoint. Why newer ones were passed over is told. Where numbers went wrong, "before the fault" means before the first step whose state may be
+wrong, which is often earlier than the step at which it was noticed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -17,9 +18,13 @@ from typing import Final
 import polars as pl
 
 from rca.saved_states import DAMAGED, SavedState, saved_states
-from rca.types import Tables
+from rca.types import Finding, Tables, Verdict
 
-__all__ = ["Rollback", "Save", "newest_save", "rollback"]
+__all__ = ["Rollback", "Save", "first_divergence", "newest_save", "rollback"]
+
+SPREADS: Final = frozenset(
+    {"silent_data_corruption", "numeric_divergence", "bad_sample"}
+)  # causes after which the state itself may be wrong
 
 MAX_PASSED: Final = 8  # newer checkpoints whose reasons are told
 
@@ -51,6 +56,17 @@ class Rollback:
 
     save: Save | None
     passed: tuple[str, ...] = ()
+    before: int | None = None  # the step that it must be from before: the first whose state may be wrong
+
+
+def first_divergence(verdict: Verdict, findings: Iterable[Finding]) -> int | None:
+    """The first step whose state may be wrong, of causes that spread into the state: the smallest that any finding tells (the step after the last one
+    with equal checksums, the start of a drift), whoever it accuses. Of other causes, and where none tells one, the step of the verdict.
+    """
+    told = [verdict.step] if verdict.step is not None else []
+    if verdict.cause in SPREADS:
+        told += [int(step) for f in findings if (step := f.numbers.get("first_divergence_step")) is not None]
+    return min(told, default=None)
 
 
 def rollback(case: Tables, *, step: int | None, at: datetime | None, cause: str = "") -> Rollback:
@@ -66,11 +82,12 @@ def rollback(case: Tables, *, step: int | None, at: datetime | None, cause: str 
     newer = [(s, why) for s, why in zip(states, reasons, strict=True) if why and (whole is None or s.age > whole.age)]
     places = _places([*(s for s, _ in newer), *([whole] if whole else [])])
     passed = [f"{places[s.name]}: {why}" for s, why in newer]
+    before = None if is_free else step
     if whole is None:
-        return Rollback(logged, _shown(passed))
+        return Rollback(logged, _shown(passed), before)
     if logged is not None and whole.step is not None and (logged.step or 0) > whole.step and logged.step not in {s.step for s in states}:
         passed.insert(0, f"{logged.name}: a log names it, and its files are not among the evidence")
-    return Rollback(_of_state(case, whole, places[whole.name]), _shown(passed))
+    return Rollback(_of_state(case, whole, places[whole.name]), _shown(passed), before)
 
 
 def _reasons(state: SavedState, step: int | None, at: datetime | None, *, is_free: bool) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from rca.catalogues import Site, settings, site
-from rca.checkpoints import rollback
+from rca.checkpoints import first_divergence, rollback
 from rca.decision.advise import advise
 from rca.decision.facts import facts
 from rca.decision.history import NO_HISTORY, History
@@ -44,8 +44,8 @@ def judge(case: Tables, history: History = NO_HISTORY) -> Judgement:
     who = roster(case)
     outcomes = tuple(with_hosts(outcome, who) for outcome in ask_all(case))
     verdict = diagnose(outcomes, who)
-    back = rollback(case, step=verdict.step, at=verdict.failed_at, cause=verdict.cause)
     findings = [f for o in outcomes for f in o.findings]
+    back = rollback(case, step=first_divergence(verdict, findings), at=verdict.failed_at, cause=verdict.cause)
     told = facts(case, who)
     advice = advise(verdict, who, findings, back, outcomes=outcomes, facts=told, history=history, settings=settings())
     return Judgement(outcomes, verdict, advice, who, site())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from rca.analyses._failures import failures
 from rca.case import MemoryCase
+from rca.checkpoints import first_divergence, rollback
 from rca.diagnose import diagnose
 from rca.questions import ask
 from rca.roster import roster
@@ -454,3 +456,58 @@ def test_failures_name_the_launch_that_their_path_tells() -> None:
     evidence = TABLES["evidence"].rows([{"evidence_id": "e" * 16, "path": "logs/attempt_2/3/stderr.log", "is_stale": False}])
     (failure,) = failures(MemoryCase({"log_events": logs, "evidence": evidence}))
     assert (failure.attempt, failure.row()["path"]) == (2, "logs/attempt_2/3/stderr.log")
+
+
+# Back to before the first divergence
+
+
+def sums(steps: Sequence[int], at_fault: int | None, since: int, *, ranks: int = 4) -> pl.DataFrame:
+    """Checksums of replicas at these steps; from `since` on one of them holds other bits."""
+    return TABLES["rank_progress"].rows([
+        {
+            "evidence_id": f"{rank:016d}", "record": f"L{step}", "rank": rank, "step": step,
+            "param_checksum": f"{step}{'!' if rank == at_fault and step >= since else ''}",
+        }
+        for rank in range(ranks) for step in steps
+    ])  # fmt: skip
+
+
+def saved(*steps: int) -> pl.DataFrame:
+    return TABLES["log_events"].rows([
+        {"evidence_id": "d" * 16, "record": f"L{n}", "signature": "checkpoint_save", "step": s, "message": f"saved checkpoint at step {s} to /c/{s}"}
+        for n, s in enumerate(steps)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("progress", "cause", "noticed", "first", "back"),
+    [
+        (sums(range(60), 2, 42), "silent_data_corruption", 42, 42, 40),
+        (sums(range(0, 61, 10), 2, 42), "silent_data_corruption", 50, 41, 40),  # checksums now and then: wrong since any step after 40
+        (sums(range(0, 61, 20), 2, 42), "silent_data_corruption", 60, 41, 40),
+        (sums(range(0, 61, 15), 2, 38), "silent_data_corruption", 45, 31, 30),
+    ],
+)
+def test_a_rollback_goes_to_before_the_first_divergence_not_to_where_it_was_noticed(
+    progress: pl.DataFrame, cause: str, noticed: int, first: int, back: int
+) -> None:
+    timed = TABLES["steps"].rows([{"record": f"L{step}", "rank": rank, "step": step} for rank in range(4) for step in range(70)])
+    case = MemoryCase(
+        {"rank_progress": progress, "steps": timed, "log_events": saved(10, 20, 30, 40, 50), "evidence": files(progress, saved(10))}
+    )
+    outcomes = [ask(case, "replica_divergence")]
+    verdict = diagnose(outcomes, roster(case))
+    findings = outcomes[0].findings
+    assert (verdict.cause, verdict.ranks, verdict.step) == (cause, (2,), noticed)
+    assert first_divergence(verdict, findings) == first
+    told = rollback(case, step=first, at=None, cause=cause)
+    assert told.save is not None
+    assert (told.save.step, told.before) == (back, first)
+
+
+def test_checksums_that_parted_before_the_nan_move_the_rollback_and_other_causes_are_left_alone() -> None:
+    verdict = verdict_of(nan_to_the_end(trained({(5, 20, 0): S}), 20, 5))
+    parted = ask(MemoryCase({"rank_progress": sums(range(30), 1, 14)}), "replica_divergence").findings
+    assert (verdict.cause, verdict.step, first_divergence(verdict, parted)) == ("numeric_divergence", 20, 14)
+    assert first_divergence(replace(verdict, cause="code_hang"), parted) == 20
+    assert first_divergence(replace(verdict, step=None), ()) is None

@@ -3,7 +3,7 @@
 1. Replicas are the ranks of one data-parallel group; without a map, the ranks whose checksums agree at the first steps. Ranks that differ from
    the first step on are not compared: they hold other shards, or never started alike.
 2. Find the first step from which on the checksums of a group never agree again. Gradients are averaged, so a replica that once differs stays
-   different, and only this step counts.
+   different, and only this step counts. Where checksums are written now and then, the state may be wrong from the step after the last equal ones.
 3. The value of more than half of the group (of its known size, whether or not all left a file) is right, the others are accused. Two replicas,
    or too few on record, only show that somebody is wrong: then nobody is accused.
 4. Silent corruption does not stop a job. Where no step follows the one at which replicas part, a gradient that was not averaged (a call that
@@ -58,7 +58,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     num_steps = rows.filter(pl.col("rank").is_in([r for g in groups for r in g.ranks]))["step"].n_unique()
     if not groups or num_steps < MIN_STEPS:
         raise NotEnoughEvidence(why or f"only {num_steps} steps of replicas to compare")
-    splits = [split for group in groups if (split := _split(group, rows))]
+    reached = _reached(case)
+    splits = [split for group in groups if (split := _split(group, rows, reached))]
     if splits:
         step = min(split.step for split in splits)
         return [_finding([split for split in splits if split.step == step], rows, case)]
@@ -101,7 +102,13 @@ def _groups(told: Sequence[Replicas], rows: pl.DataFrame) -> tuple[list[Replicas
     return found, f"some replicas differ from the first step on, or too few of them left checksums ({shown})" if never else ""
 
 
-def _split(group: Replicas, rows: pl.DataFrame) -> _Split | None:
+def _reached(case: Tables) -> dict[int, int]:
+    """rank -> the last step that it wrote anything of: checksums may be written now and then only."""
+    written = [case.table(table).select("rank", "step").drop_nulls() for table in ("rank_progress", "steps")]
+    return dict(pl.concat(written).group_by("rank").agg(pl.col("step").max()).collect().iter_rows())
+
+
+def _split(group: Replicas, rows: pl.DataFrame, reached: Mapping[int, int]) -> _Split | None:
     own = rows.filter(pl.col("rank").is_in(group.ranks))
     steps = own.group_by("step").agg(pl.len().alias("n"), pl.col("param_checksum").n_unique().alias("values")).sort("step")
     agreed = steps.filter((pl.col("n") == len(group.ranks)) & (pl.col("values") == 1))["step"].max()
@@ -109,7 +116,7 @@ def _split(group: Replicas, rows: pl.DataFrame) -> _Split | None:
     if not isinstance(agreed, int) or not isinstance(parted, int):
         return None
     values = dict(own.filter(pl.col("step") == parted).select("rank", "param_checksum").iter_rows())
-    return _Split(group, parted, agreed, values, is_last=steps["step"].max() == parted)
+    return _Split(group, parted, agreed, values, is_last=max(reached[r] for r in values) == parted)
 
 
 def _odd(split: _Split) -> tuple[int, ...]:
@@ -125,7 +132,12 @@ def _finding(splits: Sequence[_Split], rows: pl.DataFrame, case: Tables) -> Find
     ranks = tuple(sorted(rank for split in voted for rank in _odd(split)))
     candidates = sorted(rank for split in shown for rank in split.values)
     on = tuple(sorted({where[rank] for rank in ranks if rank in where}))
-    numbers = {"step": first.step, "last_agreed_step": first.agreed, "checksums": {str(r): v for r, v in sorted(first.values.items())}}
+    numbers = {
+        "step": first.step,
+        "last_agreed_step": first.agreed,
+        "first_divergence_step": first.agreed + 1,
+        "checksums": {str(r): v for r, v in sorted(first.values.items())},
+    }
     sizes = f"{len(first.values)} of {first.group.size} replicas on record"
     if voted:
         agree = [rank for rank in sorted(first.values) if rank not in ranks]
@@ -135,7 +147,7 @@ def _finding(splits: Sequence[_Split], rows: pl.DataFrame, case: Tables) -> Find
             f"up to step {first.agreed} all held the same, bit by bit"
         )
     else:
-        numbers["candidates"] = candidates
+        numbers |= {"candidates": candidates, "suspects": candidates}
         says = (
             f"after step {first.step} replicas no longer hold the same parameters (ranks {', '.join(map(str, candidates))}; {sizes}), "
             f"up to step {first.agreed} they did; which one is wrong cannot be voted: that takes the agreement of more than half"
