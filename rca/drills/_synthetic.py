@@ -48,6 +48,7 @@ class Recorder:
     gpus_per_host: int = 8
     began_ns: int = START_NS  # when the first call was made
     stretch: float = 1.0  # the played time passes so many times slower
+    stacks: Sequence[list[dict[str, Any]]] = ()  # frames of each call site; none: made-up ones
 
     def instant(self, played_ns: int) -> int:
         """The instant on the clock of a moment of the play, ns since 1970."""
@@ -151,7 +152,7 @@ def _pg_status(job: Job, recorder: Recorder, mine: Plan, calls: int, finished: i
         number = op_id if job.backend == "gloo" else p2p if op.transfers else collective
         numbers = last.setdefault(op.axis, [-1, -1, -1])
         numbers[0] = number
-        if place <= finished and recorder.timing and job.backend != "gloo":
+        if place <= finished and place != mine.reach and recorder.timing and job.backend != "gloo":
             numbers[1] = number
         if place < finished:
             numbers[2] = number
@@ -203,7 +204,7 @@ class _Ring:
         ended = place < len(self.done) and part is None
         times = self.times(place, is_part=part is not None)
         size_in, size_out = _sizes(op, len(group.members), me)
-        entry: Dump = {"frames": list(STACKS[op.stack])} if self.recorder.frames else {}
+        entry: Dump = {"frames": list((self.recorder.stacks or STACKS)[op.stack])} if self.recorder.frames else {}
         entry["record_id"], entry["pg_id"], entry["process_group"] = record_id, pg_id, (pg_name, group.desc)
         if self.version >= (2, 5):
             entry |= {
@@ -237,7 +238,7 @@ class _Ring:
 
     def times(self, place: int, *, is_part: bool) -> tuple[int | None, int | None]:
         """(start, end) as the watchdog saw them, ns. Without start events no start is seen, and gloo sees neither."""
-        if is_part or self.job.backend == "gloo" or place > len(self.done):
+        if is_part or self.job.backend == "gloo" or place > len(self.done) or place == self.mine.reach:
             return None, None
         before = self.done[place - 1] if place else self.at[0]
         start = max(before, self.at[place]) + SEEN_NS if self.recorder.timing else None

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 
 from rca.drills._synthetic_world import World
 
-__all__ = ["Fault", "Group", "Job", "Op", "Plan", "Program", "Truth", "groups_of", "plan"]
+__all__ = ["Fault", "Group", "Job", "Kind", "Op", "Plan", "Program", "Truth", "groups_of", "plan", "program_of"]
 
 Axis = Literal["tp", "cp", "dp", "pp", "ep", "emb", "world"]
-Kind = Literal["stop", "no_dump", "skip", "p2p_skip", "extra", "size", "dtype", "op", "stuck", "swap"]
+Kind = Literal["stop", "no_dump", "kernel", "skip", "p2p_skip", "extra", "size", "dtype", "op", "stuck", "cut", "swap"]
 COLLECTIVE = (-1, -1)  # stands for (src, dst) where every member of the group takes part
 DESCRIPTIONS = {
     "world": "default_pg",
@@ -43,6 +43,7 @@ class Job(World):
     tp_names: tuple[str, ...] = ("all_reduce", "_all_gather_base", "_reduce_scatter_base")
     world_name: str = "all_reduce"
     p2p: Literal["plain", "coalesced"] = "plain"
+    p2p_sync: bool = False  # the CPU waits for every transfer
     embedding: bool = False  # first and last stage share a group, with one call per step
     backend: str = "nccl"  # "gloo": every call blocks the CPU, point-to-point calls leave no entries
     earlier_steps: int = 0  # done before those that are played: calls are numbered on from there
@@ -53,11 +54,13 @@ class Fault:
     """What goes wrong at `ranks`, at (or before) their `nth` call on `axis`; a negative `nth` counts from the end.
 
     stop, no_dump     the rank makes no further call; with no_dump it leaves no file either
+    kernel            its CPU goes on, its GPU reaches neither this call nor any later one
     skip, p2p_skip    it leaves this one call out and runs on
     extra             it makes this call twice
     swap              it makes this call and the next in opposite order
     size, dtype, op   its call differs from that of the others
     stuck             all members arrive, the call never ends; nobody is to blame
+    cut               from this call on, none ends that has members among `ranks` and others: the network between them is gone
     """
 
     kind: Kind
@@ -144,11 +147,13 @@ class Plan(NamedTuple):
     program: Program
     limit: int  # calls it makes; fewer than the program has when it stops
     groups: dict[str, Group]
+    reach: int | None = None  # calls that its GPU reaches, where fewer than its CPU makes
+    cut: int | None = None  # from this call on it is cut off from ranks that are not
 
 
 def plan(job: Job, faults: Sequence[Fault]) -> tuple[list[Plan], Truth, tuple[int, int, int, int] | None]:
     """The plan of every rank, the truth (of the first fault, ranks of all), and the meeting that never ends, if any."""
-    stages = [_program(job, stage) for stage in range(job.pp)]
+    stages = [program_of(job, stage) for stage in range(job.pp)]
     plans = []
     groups = groups_of(job)
     for rank in range(job.world_size):
@@ -174,7 +179,7 @@ def plan(job: Job, faults: Sequence[Fault]) -> tuple[list[Plan], Truth, tuple[in
 
 def _truth(plans: Sequence[Plan], fault: Fault) -> Truth:
     rank = fault.ranks[0]
-    program, _, groups = plans[rank]
+    program, groups = plans[rank].program, plans[rank].groups
     place = program.nth(fault.axis, fault.nth)
     op, (collective, p2p, _), group = program.ops[place], program.seq[place], groups[fault.axis]
     blamed = () if fault.kind == "stuck" else tuple(sorted(fault.ranks))
@@ -187,6 +192,10 @@ def _changed(old: Plan, fault: Fault) -> Plan:
     at = old.program.nth(fault.axis, fault.nth)
     if fault.kind in ("stop", "no_dump"):
         return old._replace(limit=min(old.limit, at))
+    if fault.kind == "kernel":
+        return old._replace(reach=at)
+    if fault.kind == "cut":
+        return old._replace(cut=at)
     if fault.kind in ("skip", "p2p_skip"):
         del ops[at]
     elif fault.kind == "extra":
@@ -200,7 +209,7 @@ def _changed(old: Plan, fault: Fault) -> Plan:
     elif fault.kind == "op":
         ops[at] = ops[at]._replace(name="broadcast")
     program = Program(ops, old.program.before, old.program.times)
-    return Plan(program, len(ops), old.groups)
+    return old._replace(program=program, limit=len(ops))
 
 
 def _meetings(op: Op, seq: int, pairs: dict[tuple[str, int, int], int]) -> Iterator[tuple[Axis, int, int, int]]:
@@ -226,7 +235,7 @@ def groups_of(job: Job) -> list[dict[str, Group]]:
     return groups
 
 
-def _program(job: Job, stage: int) -> Program:
+def program_of(job: Job, stage: int) -> Program:
     """The program of a pipeline stage; what was done before it, step by step, only moves its numbers on."""
     return Program(_stage(job, stage, job.steps), _stage(job, stage, 1) if job.earlier_steps else (), job.earlier_steps)
 
@@ -294,9 +303,9 @@ def _p2p(job: Job, stage: int, *transfers: tuple[int, int]) -> Iterator[Op]:
         return
     if job.p2p == "coalesced":
         sends_first = sorted(real, key=lambda pair: pair[0] != stage)
-        yield Op("pp", "coalesced", tuple(sends_first), stack=32)
+        yield Op("pp", "coalesced", tuple(sends_first), sync=job.p2p_sync, stack=32)
         return
     # As in Megatron without batching, even stages send first and odd ones receive first: else both ends would wait.
     for src, dst in sorted(real, key=lambda pair: (pair[0] == stage) == bool(stage % 2)):
         name = f"send {src}->{dst}" if src == stage else f"recv {dst}<-{src}"
-        yield Op("pp", name, ((src, dst),), stack=33)
+        yield Op("pp", name, ((src, dst),), sync=job.p2p_sync, stack=33)

@@ -47,11 +47,12 @@ class _Play:
         self.latest = [START_NS] * len(plans)
         self.meetings: dict[Key, _Meeting] = {}
         self.ready = deque(range(len(plans)))
+        self.crossing = _crossing(plans)
 
     def arrive(self, rank: int) -> None:
         """The rank reaches its next call."""
         plan, place = self.plans[rank], len(self.done[rank])
-        if place >= plan.limit:
+        if place >= (plan.limit if plan.reach is None else plan.reach):
             return
         op, meets = plan.program.ops[place], plan.program.meets[place]
         self.cpu[rank] = max(self.cpu[rank] + ENQUEUE_NS, self.free[rank])
@@ -68,7 +69,7 @@ class _Play:
             meeting.ranks.append(rank)
             meeting.missing -= 1
             meeting.at = max(meeting.at, at)
-            meeting.is_broken |= meeting.signature != signature
+            meeting.is_broken |= meeting.signature != signature or (plan.cut is not None and place >= plan.cut and group.number in self.crossing)
             if not meeting.missing and not meeting.is_broken and key != self.stuck:
                 del self.meetings[key]
                 self.end(meeting)
@@ -85,6 +86,13 @@ class _Play:
             if self.blocking or self.plans[rank].program.ops[place].sync:
                 self.free[rank] = self.latest[rank]
             self.ready.append(rank)
+
+
+def _crossing(plans: Sequence[Plan]) -> frozenset[int]:
+    """Numbers of the groups with members that are cut off from the others."""
+    cut = {rank for rank, plan in enumerate(plans) if plan.cut is not None}
+    groups = {group.number: group.members for rank in cut for group in plans[rank].groups.values()}
+    return frozenset(number for number, members in groups.items() if not cut.issuperset(members))
 
 
 def play(plans: Sequence[Plan], stuck: Key | None, *, blocking: bool) -> list[array[int]]:

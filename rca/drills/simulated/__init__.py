@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rca.drills._synthetic_world import World
 from rca.drills.simulated._emit import frames, write
@@ -21,4 +22,6 @@ def simulate(kind: str, world: World, seed: int, confusions: Sequence[Callable[[
     KINDS[kind].make(scene)
     for confuse in confusions:
         confuse(scene)
+    if scene.truth["hosts"] and not (scene.style.has_map or (scene.stacks.is_there and scene.stacks.has_index)):
+        scene.style = replace(scene.style, has_map=True)  # else nothing says where a rank sits, and its host is no fair question
     return scene

@@ -40,6 +40,8 @@ class Copies:
 
     def spread(self, frames: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
         """The tables with the rows of every rank's files."""
+        if not self.shown:
+            return frames
         targets = self._targets(frames["evidence"])
         if targets.height <= targets["shown_id"].n_unique():
             return frames

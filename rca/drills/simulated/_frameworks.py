@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
-__all__ = ["FRAMEWORKS", "Frame", "Frames", "Framework", "collective", "stand"]
+__all__ = ["FRAMEWORKS", "Frame", "Frames", "Framework", "collective", "recorder_stacks", "stand"]
 
 Frame = tuple[str, str, int]
 Frames = tuple[Frame, ...]
@@ -30,7 +31,7 @@ _PUBLIC: Final = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Framework:
     """The frames of a way to train. `calls` = for each axis (and "tp" in backward as "grad") who makes the call, outside of the c10d frame."""
 
@@ -200,3 +201,23 @@ def stand(framework: Framework, where: str) -> Frames:
     """The stack of a thread in `forward`, `backward`, `data`, `save` or `optimizer`."""
     frames: Frames = getattr(framework, where)
     return frames if where == "save" else frames + framework.base
+
+
+_SITES: Final = (  # of a simulated program (rca/drills/_synthetic_job.py): number of the site -> axis, operation, in backward
+    *((("tp", "all_reduce", False),) * 10), ("cp", "_all_gather_base", False), ("ep", "all_to_all", False),
+    *((("tp", "all_reduce", True),) * 6), ("cp", "_all_gather_base", True), ("ep", "all_to_all", True),
+    *((("dp", "_reduce_scatter_base", True),) * 10), ("emb", "all_reduce", True), ("world", "all_reduce", False),
+    ("pp", "coalesced", False), ("pp", "send", False),
+)  # fmt: skip
+
+
+@cache
+def recorder_stacks(framework: Framework) -> list[list[dict[str, str | int]]]:
+    """The frames that the recorder keeps of each call site; sites of one kind differ in the line of the layer."""
+    found = []
+    for site, (axis, op, is_backward) in enumerate(_SITES):
+        frames = collective(framework, axis, op, is_backward=is_backward)
+        found.append(
+            [{"name": name, "filename": file, "line": line + site * (depth == 3)} for depth, (name, file, line) in enumerate(frames)]
+        )
+    return found

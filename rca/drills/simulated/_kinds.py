@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from rca import plugins
 from rca.drills._synthetic_world import World
-from rca.drills.simulated._scene import Scene
+from rca.drills.simulated._scene import Class, Scene
 
 __all__ = ["KINDS", "Class", "Kind", "class_of", "layouts"]
 
 _PACKAGE: Final = "rca.drills.simulated.kinds"
-
-
-Class = Literal["fault", "healthy", "planned", "unanswerable"]
 
 
 @dataclass(frozen=True)

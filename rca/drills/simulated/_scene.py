@@ -15,12 +15,13 @@ from rca.causes import CAUSES
 from rca.drills._synthetic import Dump, Recorder
 from rca.drills._synthetic_job import Fault, Job
 from rca.drills._synthetic_world import World
-from rca.drills.simulated._frameworks import FRAMEWORKS, Framework
+from rca.drills.simulated._frameworks import FRAMEWORKS, Framework, recorder_stacks
 from rca.drills.simulated._play import Played, played
 from rca.drills.simulated._stacks import StackEvidence
 
-__all__ = ["RecorderEvidence", "Scene", "Steps", "Style", "new_scene"]
+__all__ = ["Class", "RecorderEvidence", "Scene", "Steps", "Style", "new_scene"]
 
+Class = Literal["fault", "healthy", "planned", "unanswerable"]  # of a kind: what the right answer is about
 EPOCH = datetime(2025, 3, 3, tzinfo=UTC)  # the incidents lie in the year after
 HANG_S = (605.0, 3600.0)  # how long after the fault somebody looks: longer than a collective's time-out
 SHARE_BUFFER = (64, 201)  # records a rank keeps
@@ -102,6 +103,11 @@ class Scene:
         """When the capture began."""
         return self.failed_at + timedelta(seconds=self.looked_after_s)
 
+    def use_nccl(self) -> None:
+        """The kind needs GPUs."""
+        self.style = replace(self.style, backend="nccl")
+        self.job = replace(self.job, backend="nccl")
+
     def topic(self, name: str) -> random.Random:
         """A generator of its own: what one topic draws changes nothing for the others."""
         return random.Random(f"{name}:{self.kind}:{self.seed}")
@@ -176,7 +182,9 @@ def new_scene(kind: str, world: World, seed: int) -> Scene:
         backend=style.backend,
     )
     if world.pp > 1:
-        one = replace(one, p2p=rng.choice(("plain", "coalesced")), embedding=rng.random() < 0.5)
+        one = replace(
+            one, p2p=rng.choice(("plain", "coalesced")), p2p_sync=style.framework.name == "megatron", embedding=rng.random() < 0.5
+        )
     least = min(len(plan.program.ops) for plan in played(one, ()).plans)
     job = replace(one, steps=min(-(-buffer // least) + 2, fault_step))
     job = replace(job, earlier_steps=fault_step - job.steps)
