@@ -45,6 +45,8 @@ COVERS: Final = {  # what the rows of a table are called, and where they come fr
     "node_states": ("states of nodes", "`scontrol show node -o`, `kubectl get nodes -o json`"),
     "job_records": ("accounting", "`sacct -DP -o ALL`"),
     "nccl_ras": ("NCCL RAS reports", "`ncclras -f json` twice, some seconds apart"),
+    "evidence": ("any file", "recorder dumps, timings, logs"),
+    "transfers": ("timed transfers", "a table of src_rank, dst_rank, transfer_s, bytes"),
     "nccl_calls": ("NCCL Inspector calls", "the Inspector plugin's files of every process"),
     "gpu_samples": ("GPU metrics", "the DCGM exporter's range query over the job's time"),
     "checkpoints": ("checkpoints", "the checkpoint folder (its shards are not read whole)"),

@@ -14,6 +14,7 @@ import polars as pl
 
 from collectors._stack_dump import host_label
 from collectors._step_names import (
+    DP,
     HOST,
     LOSS,
     MAX_TIME_S,
@@ -21,10 +22,12 @@ from collectors._step_names import (
     PER_SECOND,
     PLAIN,
     RANK,
+    SQUARED_TOKENS,
     STAGE,
     START,
     STEP,
     STEP_TIME,
+    TOKENS,
     columns,
     heading,
     split,
@@ -34,7 +37,7 @@ from rca.tables import TABLES
 if TYPE_CHECKING:
     from rca.tables import Table
 
-__all__ = ["Layout", "frames", "layout", "metric", "numbers", "wholes"]
+__all__ = ["Layout", "frames", "instants", "layout", "metric", "numbers", "wholes"]
 
 _STEPS: Final = frozenset({*STEP, "iterations", "train_iteration", "current_iteration", "step_count", "steps"})
 # Of times that a table may well count up from its first row (elapsed, total, wall) none is taken for that of a step.
@@ -72,7 +75,8 @@ _PARTS_OF_A_STEP: Final = frozenset(
     {"optype", "op_type", "op", "op_name", "operation", "phase", "event", "kernel", "layer", "microbatch", "mb_id"}
 )
 _STAMPS: Final = frozenset({"timestamp", "ended_at", "logged_at", "time_utc", "datetime", "wall_time"})
-_TIMES: Final = ("step_s", "compute_s", "comm_s", "data_s", "checkpoint_s")
+_TIMES: Final = ("step_s", "compute_s", "comm_s", "data_s", "checkpoint_s", "forward_s", "backward_s")
+_BESIDE: Final = frozenset({"forward_s", "backward_s"})  # times that alone make no table of steps: they include waiting
 _FIRST_US, _LAST_US = 946_684_800_000_000, 7_258_118_400_000_000  # 2000 and 2200: outside, a clock that does not count from 1970
 _INT64: Final = 2.0**63
 
@@ -87,6 +91,9 @@ class Layout:
     host: int | None = None
     start: tuple[int, int | None] | None = None  # column, units per second
     stamp: int | None = None  # when the row was written
+    dp: int | None = None
+    tokens: int | None = None
+    squared: int | None = None  # squared lengths of sequences
     times: Mapping[str, tuple[tuple[int, int], ...]] = field(
         default_factory=dict
     )  # column of `steps` -> those it is the sum of, units per second
@@ -96,6 +103,7 @@ class Layout:
     def used(self) -> list[int]:
         """The columns that are read, sorted."""
         single = [n for n in (self.step, self.rank, self.stage, self.host, self.stamp, self.start and self.start[0]) if n is not None]
+        single += [n for n in (self.dp, self.tokens, self.squared) if n is not None]
         return sorted({*single, *(n for parts in self.times.values() for n, _ in parts), *(n for n, _ in self.metrics.values())})
 
 
@@ -105,7 +113,7 @@ def metric(name: str) -> tuple[str, float] | None:
     for column, names in _METRICS.items():
         if name in names:
             return column, 100.0 if column == "mfu_ratio" and re.search(r"%|pct|percent", name) else 1.0
-    if (part := _time(name)) is not None:
+    if (part := _time(name)) is not None and part[0] not in _BESIDE:
         return part[0], float(part[1] or 1)
     return None
 
@@ -151,6 +159,9 @@ def layout(headings: Sequence[str]) -> Layout | None:
             metrics.setdefault(told[0], (number, told[1] == 100.0))
         elif (part := _time(name)) is not None:
             found.setdefault(part[0], []).append((number, part[1], part[2]))
+            for column, exact in columns(split(name)[0]):  # computation of the forward pass is both
+                if column in _BESIDE and column != part[0]:
+                    found.setdefault(column, []).append((number, part[1], exact))
         elif split(name)[0] in START and start is None:
             start = (number, split(name)[1])
     whole = next((unit for _, unit, _ in found.get("step_s", ()) if unit), 1)
@@ -159,9 +170,10 @@ def layout(headings: Sequence[str]) -> Layout | None:
         totals = [part for part in parts if part[2]][:1]  # a total beside its parts: not both
         times[column] = tuple((number, unit or whole) for number, unit, _ in totals or parts)
     rank = first(RANK)
-    if not times and not metrics.keys() - {"epoch"}:
+    if not times.keys() - _BESIDE and not metrics.keys() - {"epoch"}:
         return None
-    return Layout(step, rank, first(STAGE), first(HOST), start, first(sorted(_STAMPS)), times, metrics)
+    beside = first(DP), first(TOKENS), first(SQUARED_TOKENS)
+    return Layout(step, rank, first(STAGE), first(HOST), start, first(sorted(_STAMPS)), *beside, times, metrics)
 
 
 def frames(
@@ -176,7 +188,10 @@ def frames(
         rows = {
             "host": _hosts(cells[about.host]) if about.host is not None else None,
             "stage": wholes(cells[about.stage]) if about.stage is not None else None,
-            "started_at": _instants(cells[about.start[0]], about.start[1]) if about.start else None,
+            "dp": wholes(cells[about.dp]) if about.dp is not None else None,
+            "num_tokens": wholes(cells[about.tokens]) if about.tokens is not None else None,
+            "squared_tokens": numbers(cells[about.squared]) if about.squared is not None else None,
+            "started_at": instants(cells[about.start[0]], about.start[1]) if about.start else None,
             **{column: _sum(cells, about.times[column]) for column in _TIMES if column in about.times},
         }
         yield TABLES["steps"], TABLES["steps"].frame(of | rows, height=height)
@@ -194,7 +209,7 @@ def frames(
     if "tokens_total" in values:
         values["tokens_total"] = wholes(cells[about.metrics["tokens_total"][0]])
     if about.stamp is not None:
-        values["ended_at"] = _instants(cells[about.stamp], None)
+        values["ended_at"] = instants(cells[about.stamp], None)
         values["ended_at_local"] = _locals(cells[about.stamp])
     if "step_s" in about.times:
         values["logged_step_s"] = _sum(cells, about.times["step_s"])
@@ -256,7 +271,7 @@ def _hosts(cells: pl.Series) -> pl.Series:
     return pl.Series([label.get(name) for name in known], dtype=pl.String)
 
 
-def _instants(cells: pl.Series, unit: int | None) -> pl.Series:
+def instants(cells: pl.Series, unit: int | None) -> pl.Series:
     """Instants: counts since 1970 in the given unit (or the one of seconds to nanoseconds that fits), or ISO 8601 with a zone; else null."""
     if isinstance(cells.dtype, pl.Datetime):
         return (

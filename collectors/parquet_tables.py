@@ -2,9 +2,11 @@
 
     dp_rank, stage, rank, step, optype, start_ts, duration, seq_id, mb_id    one row per operation: ByteDance's straggler traces
     step, rank, stage, compute_s                                             one row per rank and step
+    src_rank, dst_rank, transfer_s, bytes                                    one row per transfer between two ranks
 
 What the columns are stands at the end of such a file, so every Parquet file is taken, and one of other columns is named as what it is. Rows: `ops`
-with sums of them in `steps`; or `steps`, `progress` and `rank_progress`. Records are E<row>, counted from 0. Read with DuckDB, in batches.
+with sums of them in `steps`; or `steps`, `progress` and `rank_progress`; or `transfers`. Records are E<row>, counted from 0. Read with DuckDB, in
+batches.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import polars as pl
 
 from collectors._op_table import Sums, op_layout
 from collectors._step_table import frames, layout, wholes
+from collectors._transfer_table import transfer_frames, transfer_layout
 from rca.errors import EvidenceError
 from rca.tables import TABLES
 from rca.types import Skip, Source
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EMITS", "IS_ALONE", "claims", "read"]
 
-EMITS = ("ops", "steps", "progress", "rank_progress")
+EMITS = ("ops", "steps", "progress", "rank_progress", "transfers")
 IS_ALONE = True
 
 MAGIC: Final = b"PAR1"
@@ -105,13 +108,13 @@ def _tables(source: Source, db: duckdb.DuckDBPyConnection, path: str) -> Iterato
     if ours is not None:
         raise EvidenceError(source.path, None, f"the table {ours} as `rca export` writes it: read the evidence that it was made from")
     kept = [name if _PLAIN.match(kind) and not kind.endswith("]") else "" for name, kind in zip(names, types, strict=True)]
-    ops, steps = op_layout(kept), layout(kept)
-    about = steps or ops
+    moved, ops, steps = transfer_layout(kept), op_layout(kept), layout(kept)
+    about = moved or steps or ops
     if about is None:
         shown = ", ".join(names[:MAX_TOLD]) + (", ..." if len(names) > MAX_TOLD else "")
-        wanted = "one of steps has `step` and a time, one of operations rank, step, op and duration"
+        wanted = "one of steps has `step` and a time, one of operations rank, step, op and duration, one of transfers two ranks and a time"
         raise EvidenceError(source.path, None, f"a Parquet table of other columns ({shown[:300]}): {wanted}")
-    sums = Sums(ops) if steps is None and ops is not None else None
+    sums = Sums(ops) if about is ops and ops is not None else None
     used = about.used
     chosen = ", ".join(_expression(names[number], types[number]) for number in used)
     rows = db.execute(f"SELECT {chosen} FROM read_parquet(?)", [path])
@@ -121,18 +124,20 @@ def _tables(source: Source, db: duckdb.DuckDBPyConnection, path: str) -> Iterato
         known = wholes(cells[about.step]).is_not_null()
         places = "E" + pl.Series(range(num_read, num_read + len(batch)), dtype=pl.Int64).cast(pl.String)
         if not known.all():
-            yield Skip(places.filter(~known)[0], f"{int((~known).sum())} rows without a step")
+            yield Skip(places.filter(~known)[0], f"{int((~known).sum())} rows without a {'step' if moved is None else 'source rank'}")
         num_read += len(batch)
         cells, places = {number: cell.filter(known) for number, cell in cells.items()}, places.filter(known)
         num_rows += len(places)
         if not len(places):
             continue
-        if sums is not None:
+        if moved is not None:
+            yield from transfer_frames(moved, cells, places)
+        elif sums is not None:
             yield from sums.frames(cells, places)
         elif steps is not None:
             yield from frames(steps, cells, places, source.rank_said)
     if not num_rows:
-        raise EvidenceError(source.path, None, "no row with a step in it")
+        raise EvidenceError(source.path, None, "no row with a step (or source rank) in it")
     if sums is not None:
         yield from sums.steps()
 

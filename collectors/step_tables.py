@@ -3,9 +3,11 @@
     step,rank,stage,compute            one row per rank and step
     step,iteration_time_s,lm_loss      one row per step: of nobody in particular
     step,train_loss                    one metric a file, as DeepSpeed's CSV monitor writes (its steps are often samples)
+    src_rank,dst_rank,transfer_s,bytes one row per transfer between two ranks: of a delay matrix
 
 Rows: `steps` of tables with times, `progress` of the loss and what else a trainer prints of a step of the whole job, `rank_progress` of losses
-beside a rank. Exactly one row per row of the file. A table of operations (rank, step, op, duration) gives `ops`, and sums of them as `steps`.
+beside a rank. Exactly one row per row of the file. A table of operations (rank, step, op, duration) gives `ops`, and sums of them as `steps`; one of
+transfers gives `transfers`.
 Headings vary; the unit is the ending of a heading (ns, us, ms, s), else that of the step's time, else seconds. Empty cells and NaN are null.
 Flat memory.
 """
@@ -21,6 +23,7 @@ import polars as pl
 from collectors._lines import blocks
 from collectors._op_table import OpLayout, Sums, op_layout
 from collectors._step_table import Layout, frames, layout, wholes
+from collectors._transfer_table import TransferLayout, transfer_frames, transfer_layout
 from rca.errors import EvidenceError
 from rca.types import Skip, Source
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EMITS", "IS_ALONE", "claims", "read"]
 
-EMITS = ("steps", "progress", "rank_progress", "ops")
+EMITS = ("steps", "progress", "rank_progress", "ops", "transfers")
 IS_ALONE = True
 
 SEPARATORS: Final = "\t;,|"
@@ -55,7 +58,7 @@ def claims(name: str, head: bytes) -> bool:
     return True
 
 
-def _headings(line: bytes) -> tuple[str, Layout | OpLayout, int] | None:
+def _headings(line: bytes) -> tuple[str, Layout | OpLayout | TransferLayout, int] | None:
     """The separator, what the columns are, and how many there are; None where the line is no such head."""
     if len(line) > MAX_HEADING * MAX_COLUMNS:
         return None
@@ -64,7 +67,7 @@ def _headings(line: bytes) -> tuple[str, Layout | OpLayout, int] | None:
     names = _cells(text, separator)
     if names is None or not 2 <= len(names) <= MAX_COLUMNS or any(len(name) > MAX_HEADING for name in names):
         return None
-    about = layout(names) or op_layout(names)
+    about = transfer_layout(names) or layout(names) or op_layout(names)
     return (separator, about, len(names)) if about is not None else None
 
 
@@ -79,7 +82,7 @@ def _cells(line: str, separator: str) -> list[str] | None:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows in the order of the lines, in batches; torn lines and those without a step are skipped. Raises EvidenceError without any row."""
-    head: tuple[str, Layout | OpLayout, int] | None = None
+    head: tuple[str, Layout | OpLayout | TransferLayout, int] | None = None
     sums: Sums | None = None
     num_rows = 0
     for block in blocks(source):
@@ -93,7 +96,9 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
                 continue
             head = _headings(lines[at])
             if head is None:
-                raise EvidenceError(source.path, f"L{first + at}", "no headings with a step and a time or metric")
+                raise EvidenceError(
+                    source.path, f"L{first + at}", "no headings with a step and a time or metric, or with two ranks and a time"
+                )
             sums = Sums(head[1]) if isinstance(head[1], OpLayout) else None
             lines, first = lines[at + 1 :], first + at + 1
         if not lines:
@@ -103,13 +108,19 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
                 num_rows += item[1].height
             yield item
     if not num_rows:
-        raise EvidenceError(source.path, None, "no row with a step in it")
+        raise EvidenceError(source.path, None, "no row with a step (or source rank) in it")
     if sums is not None:
         yield from sums.steps()
 
 
 def _rows(
-    lines: Sequence[bytes], first: int, separator: str, about: Layout | OpLayout, width: int, sums: Sums | None, rank_said: int | None
+    lines: Sequence[bytes],
+    first: int,
+    separator: str,
+    about: Layout | OpLayout | TransferLayout,
+    width: int,
+    sums: Sums | None,
+    rank_said: int | None,
 ) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     texts = pl.Series("line", b"\n".join(lines).decode("utf-8", "replace").split("\n"), dtype=pl.String)
     table = pl.DataFrame({"line": texts, "record": pl.Series(range(first, first + len(texts)), dtype=pl.Int64)})
@@ -125,16 +136,19 @@ def _rows(
         used = {n: s if n == text else s.str.replace(r"^(\s*-?\d*),(\d+\s*)$", "${1}.${2}") for n, s in used.items()}
     known = wholes(used[about.step]).is_not_null() & (table["n"] == width)
     bad = table.filter(~known)
+    key = "source rank" if isinstance(about, TransferLayout) else "step"
     for record, n in bad.select("record", "n").head(MAX_TOLD).iter_rows():
-        why = f"{n} cells under {width} headings; a last line may be torn" if n != width else "no step in the column of steps"
+        why = f"{n} cells under {width} headings; a last line may be torn" if n != width else f"no whole number in the column of {key}s"
         yield Skip(f"L{record}", why)
     if bad.height > MAX_TOLD:
-        yield Skip(f"L{bad['record'][MAX_TOLD]}", f"{bad.height - MAX_TOLD} more rows without a step or of another width")
+        yield Skip(f"L{bad['record'][MAX_TOLD]}", f"{bad.height - MAX_TOLD} more rows without a {key} or of another width")
     table = table.filter(known)
     if table.height:
         records = "L" + table["record"].cast(pl.String)
         cells = {n: s.filter(known) for n, s in used.items()}
         if isinstance(about, Layout):
             yield from frames(about, cells, records, rank_said)
+        elif isinstance(about, TransferLayout):
+            yield from transfer_frames(about, cells, records)
         elif sums is not None:
             yield from sums.frames(cells, records)

@@ -20,6 +20,7 @@ BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WORK_S, TRANSFER_S = 0.010, 0.004
 Work = Callable[[int, int], float]  # rank, step -> times the usual work
 Transfer = Callable[[Group, int], float]  # group, step -> times the usual transfer
+Link = Callable[[int, int], float]  # sending and receiving rank -> the same of a point-to-point transfer
 
 
 def noise(*of: int) -> float:
@@ -36,6 +37,7 @@ def paced(
     *,
     work: Work = lambda rank, step: 1.0,
     transfer: Transfer = lambda group, step: 1.0,
+    link: Link = lambda src, dst: 1.0,
     skew_s: Callable[[int], float] = lambda rank: 0.0,
     per_host: int = 8,
     timing: bool = True,
@@ -71,6 +73,7 @@ def paced(
             if len(met) < (2 if src >= 0 else len(group.members)):
                 continue
             took = TRANSFER_S * transfer(group, step) * (1 + jitter * noise(group.number, number, src))
+            took *= link(group.members[src], group.members[dst]) if src >= 0 else 1.0
             end = max(began for _, began in open_.pop(key)) + took
             for other, _ in met:
                 left[other] -= 1
