@@ -176,6 +176,7 @@ def _stamp(file: Path) -> tuple[int, ...]:
 
 def _of_case_file(file: Path, known: Look | None) -> Look:
     """A case file named by itself: taken as it is, never rebuilt; the evidence is sought beside it."""
+    from apps.past import history_of
     from rca.case import Case
     from rca.judge import judge
 
@@ -197,7 +198,7 @@ def _of_case_file(file: Path, known: Look | None) -> Look:
 
     case = Case.open(file)
     try:
-        return _read(str(file), file, case, judge(case), [], [], source, ExitStack(), stamp=stamp)
+        return _read(str(file), file, case, judge(case, history_of(str(file))), [], [], source, ExitStack(), stamp=stamp)
     finally:
         case.close()
 

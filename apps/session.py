@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rca.case import Case
+    from rca.decision.history import History
     from rca.judge import Judgement
     from rca.reading import Progress
     from rca.sources import Inventory
@@ -50,6 +52,14 @@ class Session:
     full: Judgement | None = field(default=None, repr=False)  # made while building
     is_given: bool = False  # the path is a case file: taken as it is
     export: dict[str, Path] | None = None  # the path is an export: its files by table
+    path: str = ""  # as it was named
+
+    @cached_property
+    def history(self) -> History:
+        """What happened before, as the fleet's records and the notes on this evidence tell."""
+        from apps.past import history_of
+
+        return history_of(self.path)
 
     def triage(self) -> Judgement | None:
         """The early answer, when there is one and no current case makes it needless."""
@@ -60,7 +70,7 @@ class Session:
             return None
         began = time.perf_counter()
         try:
-            self.early = triage(self.inventory, self.spool, lambda source: entering(source.path, source.size_bytes))
+            self.early = triage(self.inventory, self.spool, lambda source: entering(source.path, source.size_bytes), self.history)
         except OSError:  # no room for what it reads: the full read finds some, or tells
             return None
         self.diagnose_s = time.perf_counter() - began
@@ -70,7 +80,7 @@ class Session:
         from rca.judge import judge
 
         began = time.perf_counter()
-        self.full = judge(tables)
+        self.full = judge(tables, self.history)
         self.diagnose_s = time.perf_counter() - began
         return self.full.frames()
 
@@ -148,22 +158,22 @@ def open_session(path: str, case: str | None, site: str | None = None) -> Iterat
     with ExitStack() as later:
         spool = Path(later.enter_context(_spool()))
         if is_remote(path):
-            yield _remote(path, case, spool, later)
+            yield replace(_remote(path, case, spool, later), path=path)
             return
         if is_case_file(root):
             if case:
                 raise UsageError(f"--case {case}: {path} is a case file already, which is read as it is; leave --case out")
-            yield Session(root, Inventory(root, (), ()), root, spool, False, later, is_given=True)
+            yield Session(root, Inventory(root, (), ()), root, spool, False, later, is_given=True, path=path)
             return
         if is_export(root):
             files, _ = exported_tables(root)
             target = Path(case) if case else spool / "case.duckdb"
-            yield Session(root, Inventory(root, (), ()), target, spool, bool(case), later, export=files)
+            yield Session(root, Inventory(root, (), ()), target, spool, bool(case), later, export=files, path=path)
             return
         found = _without(inventory(root, spool / "archives"), excluded)
         target = case_path(root, case, spool, is_plain_file=_is_plain_file(root, found))
         found = replace(found, unreadable=tuple(one for one in found.unreadable if (root / one.path) != target))  # its own case
-        yield Session(root, found, target, spool, bool(case), later)
+        yield Session(root, found, target, spool, bool(case), later, path=path)
 
 
 def _remote(url: str, case: str | None, spool: Path, later: ExitStack) -> Session:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from apps.decision import first_lines, why_parts
 from apps.headline import cause_words, condition, headline, percent, ranks_words
 from apps.plain import one_line
 from rca.causes import CAUSES
@@ -21,6 +22,7 @@ __all__ = [
     "blind_lines",
     "chain",
     "columns",
+    "decision_lines",
     "diagnosis_lines",
     "headline",
     "outcome_lines",
@@ -69,8 +71,8 @@ def blind_lines(path: str, num_files: int, kinds: Sequence[str] = (), refused: S
     return [first, *named, f"To bring: {bring}. `rca inspect` says what each file is, and what is missing for which question.", *own]
 
 
-def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The whole answer."""
+def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]], *, is_why_told: bool = False) -> list[str]:
+    """The whole answer; `is_why_told`: with all that the decision rests on."""
     verdict = judgement.verdict
     lines = [headline(judgement), condition(judgement), ""]
     lines += _chain(judgement)
@@ -81,7 +83,7 @@ def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) ->
     lines += alternative_lines(judgement)
     if verdict.concurrent:
         lines += ["", "A second fault, independent of the first, is among the findings: see the alternatives."]
-    return lines
+    return [*lines, *decision_lines(judgement.advice)] if is_why_told else lines
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
@@ -187,6 +189,18 @@ def advice_lines(advice: Advice) -> list[str]:
     if advice.replay is not None:
         lines.append("  a replay of a few steps on the idle hosts proves or clears them:")
         lines += [f"  $ {command}" for command in advice.replay["commands"]]
+    for sentence in first_lines(advice):
+        lines += _wrapped(sentence, "  ", "    ")
+    return lines
+
+
+def decision_lines(advice: Advice) -> list[str]:
+    """All that the decision rests on, under headings."""
+    lines: list[str] = []
+    for heading, sentences in why_parts(advice):
+        lines += ["", heading]
+        for sentence in sentences:
+            lines += [f"  {sentence}"] if sentence.startswith("$ ") else _wrapped(sentence, "  ", "    ")
     return lines
 
 

@@ -16,6 +16,7 @@ import polars as pl
 from rca import plugins
 from rca.analyses._waits import build_waits
 from rca.case import MemoryCase, frames_of, link
+from rca.decision.history import NO_HISTORY, History
 from rca.judge import Judgement, judge
 from rca.reading import Originals, Parts, Reading, collectors, read_source, without_gc
 from rca.sources import Inventory
@@ -31,7 +32,9 @@ MAX_BODIES = 192  # dumps read in full at most; a job that needs more is answere
 MAX_ROUNDS = 6
 
 
-def triage(inventory: Inventory, spool: Path, entering: Callable[[Source], None] = lambda source: None) -> Judgement | None:
+def triage(
+    inventory: Inventory, spool: Path, entering: Callable[[Source], None] = lambda source: None, history: History = NO_HISTORY
+) -> Judgement | None:
     """An early answer, or None when the input is small, its headers cannot be tied to groups, or nobody is named."""
     recorder = plugins.load("collectors", "flight_recorder")
     dumps = {s.path: s for s in inventory.sources if recorder.claims(s.path, s.head)}
@@ -41,13 +44,15 @@ def triage(inventory: Inventory, spool: Path, entering: Callable[[Source], None]
         for source in dumps.values():  # hashing the bodies would cost more than reading all headers
             source.__dict__["evidence_id"] = f"header:{source.path}"
         with without_gc():
-            return _triage(inventory, dumps, spool, entering)
+            return _triage(inventory, dumps, spool, entering, history)
     finally:
         for source in dumps.values():
             source.__dict__.pop("evidence_id", None)
 
 
-def _triage(inventory: Inventory, dumps: Mapping[str, Source], spool: Path, entering: Callable[[Source], None]) -> Judgement | None:
+def _triage(
+    inventory: Inventory, dumps: Mapping[str, Source], spool: Path, entering: Callable[[Source], None], history: History
+) -> Judgement | None:
     known = collectors()
     recorder = {"flight_recorder": known["flight_recorder"]}
     heads, rest, bodies = Parts(spool / "headers"), Parts(spool / "rest"), Parts(spool / "bodies")
@@ -78,7 +83,7 @@ def _triage(inventory: Inventory, dumps: Mapping[str, Source], spool: Path, ente
         waits = case.derive(build_waits)
         wanted = sorted(rank for rank in waits.awaited if rank in waits.dumped - waits.read and rank in by_rank)
         if not wanted:
-            judgement = judge(case)
+            judgement = judge(case, history)
             return judgement if judgement.verdict.ranks else None
     return None
 

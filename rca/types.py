@@ -329,6 +329,7 @@ class Advice:
     rule: Mapping[str, Any] | None = None  # for the kernel record that the verdict rests on: ours, and what the authorities say of it
     differ: str = ""  # one line where the authorities differ
     branch: str = ""  # of the tree (rca/decision/tree.py) on which the action stands
+    checks: tuple[str, ...] = ()  # stop-time checks that this branch runs before anything else, as command lines
     next: tuple[Mapping[str, Any], ...] = ()  # what comes next if it fails: branch, when, says, run
     retries: Mapping[str, Any] | None = None  # restarts so far, of the same fault, and how many may be
     losses: Mapping[str, Any] | None = None  # going on slower against replacing, GPU-hours

@@ -19,10 +19,13 @@ __all__ = ["arguments", "exit_code", "run"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca diagnose PATH [--json] [--fast] [--case FILE] [--site FOLDER]`."""
+    """`rca diagnose PATH [--json] [--fast] [--why] [--case FILE] [--site FOLDER]`."""
     parser.add_argument("path", metavar="PATH", help=EVIDENCE)
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.diagnosis/1) on stdout")
     parser.add_argument("--fast", action="store_true", help="stop at the early answer; build no case when there is one")
+    parser.add_argument(
+        "--why", action="store_true", help="also what the decision rests on: steps, restarts, losses, the way back, a checklist"
+    )
     parser.add_argument("--case", metavar="FILE", help="where the case file goes (default: beside the evidence, else the cache folder)")
     option(parser)
 
@@ -31,13 +34,13 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0 a verdict, 1 unknown, 3 nothing readable, 4 an analysis failed."""
     from apps.document import collectors_of, diagnosis_document, skipped, to_json
     from apps.session import open_session
-    from apps.text import blind_lines, diagnosis_lines, write
+    from apps.text import blind_lines, decision_lines, diagnosis_lines, write
 
     with open_session(args.path, args.case, args.site) as session:
         early = session.triage() if args.fast or not args.json else None
         if early is not None and args.fast:
             timing = {"build_s": 0.0, "diagnose_s": session.diagnose_s}
-            write([to_json(diagnosis_document(early, [], timing))] if args.json else diagnosis_lines(early, []))
+            write([to_json(diagnosis_document(early, [], timing))] if args.json else diagnosis_lines(early, [], is_why_told=args.why))
             return exit_code(early)
         if early is not None:
             write([*diagnosis_lines(early, []), ""])
@@ -56,9 +59,9 @@ def run(args: argparse.Namespace) -> int:
             count = len(session.inventory.sources) + len(session.inventory.unreadable)
             write(blind_lines(args.path, count, kinds, [(one.path, one.why) for one in session.inventory.unreadable]))
         elif early is None or _answer(early) != _answer(judgement):
-            write([*(["Corrected by the full read:"] if early else []), *diagnosis_lines(judgement, skips)])
+            write([*(["Corrected by the full read:"] if early else []), *diagnosis_lines(judgement, skips, is_why_told=args.why)])
         else:
-            write(["Confirmed by the full read."])
+            write(["Confirmed by the full read.", *(decision_lines(judgement.advice) if args.why else [])])
         return exit_code(judgement)
 
 

@@ -23,6 +23,7 @@ from rca.decision.restart_checks import restart_checks
 from rca.decision.retries import CAPPED, fault_of, retries
 from rca.decision.shrink import is_needed, shrink
 from rca.decision.steps import next_steps
+from rca.decision.stop_time import stop_time_checks
 from rca.decision.tree import FLAPS, SURE, branch_of
 from rca.eviction import EvictionPlan, eviction_plan
 from rca.policies import Rule, rule_of_verdict, spread
@@ -42,8 +43,9 @@ REPLAY_TELLS: Final = EVICT_TOO | {
 }  # causes for which a bitwise replay names or clears a host
 RULED: Final = frozenset({"retry", "replace", "human"})  # actions that the rule for a kernel record may choose where the cause says replace
 NO_GROUP_LAYERS: Final = ("software", "operator", "none")  # layers of causes for which no machine of a group goes
+CHECKED_NOW: Final = ("stop_time_checks", "check_and_evict")  # branches whose checks come before anything else
 ENDS: Final = ("process_death", "first_exception", "planned_stop")  # analyses whose findings show that the job ended
-ENDS_NOT: Final = frozenset({"outlived", "stop_after_fault", "tie", "end_unread", "unplaced"})
+ENDS_NOT: Final = frozenset({"outlived", "stop_after_fault", "tie", "end_unread", "unplaced", "other_killed_on_host"})
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def advise(
         has_plan=plan is not None,
         has_ended=has_ended,
     )
-    to_check = [roster.spelled(host) for host in (verdict.hosts or tuple(sorted(set(roster.hosts.values()))))]
+    stay = sorted({*roster.hosts.values()} - {*evict})  # who is checked if it fails again
     per_host = world // num_hosts if world and num_hosts and world % num_hosts == 0 else None
     reason = moved.says or because(verdict, roster, action, findings, back, rule if is_ruled else None)
     return Advice(
@@ -121,7 +123,13 @@ def advise(
         rule=rule.as_row() if rule is not None else None,
         differ=spread(rule) if rule is not None else "",
         branch=branch,
-        next=next_steps(branch, history, hosts=to_check, layer=verdict.layer, gpus_per_host=per_host, is_capped=tried["stopped"]),
+        checks=stop_time_checks([roster.spelled(host) for host in verdict.hosts or stay], layer=verdict.layer, gpus_per_host=per_host)
+        if branch in CHECKED_NOW
+        else (),
+        next=next_steps(
+            branch, history, hosts=[roster.spelled(host) for host in stay], layer=verdict.layer, gpus_per_host=per_host,
+            is_capped=tried["stopped"],
+        ),
         retries=tried,
         losses=costs,
         shrink=shrink(facts.layout, site, world_size=world, num_hosts=num_hosts, num_gone=would_go) if action in ("replace", "shrink") else None,

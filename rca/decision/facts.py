@@ -15,7 +15,7 @@ import polars as pl
 
 from rca.clocks import clocks
 from rca.decision.launches import NO_LAUNCHES, Launches, launches
-from rca.incidents.course import last_step, step_s
+from rca.incidents.course import fingerprint, last_step, step_s
 from rca.roster import Roster
 from rca.types import Tables
 
@@ -68,7 +68,7 @@ class Facts:
     listed_hosts: int = 0  # nodes that it shows at all
     can_rejoin: bool | None = None  # ranks can rejoin without a new launch; None = nothing tells
     captured: frozenset[int] = frozenset()  # ranks of which a stack or process was taken
-    files: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str | None = None  # of the evidence
 
 
 NO_FACTS: Final = Facts()
@@ -90,7 +90,7 @@ def facts(case: Tables, who: Roster) -> Facts:
         listed_hosts=listed,
         can_rejoin=True if rejoins else None,
         captured=who.ranks_with.get("stacks", frozenset()),
-        files=files,
+        fingerprint=fingerprint(case)[1],
     )
 
 

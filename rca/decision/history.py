@@ -58,7 +58,6 @@ class History:
     job_id: str | None = None  # as a person named it
     code_version: str | None = None  # that runs now
     pending_changes: tuple[str, ...] = ()  # changes that wait for the next restart, as noted
-    fingerprint: str | None = None  # of the evidence at hand: its own incident is no earlier one
 
 
 NO_HISTORY: Final = History()
@@ -133,10 +132,12 @@ def same_fault(one: Fault, other: Fault) -> bool:
     return bool(one.ranks) and one.ranks == other.ranks
 
 
-def repeats(fault: Fault, history: History, job_id: str | None, at: datetime | None = None) -> tuple[Past, ...]:
+def repeats(
+    fault: Fault, history: History, job_id: str | None, *, at: datetime | None = None, fingerprint: str | None = None
+) -> tuple[Past, ...]:
     """The earlier incidents of this job that were the same fault, newest last. Where the job has no name, or another code version ran, none is.
 
-    `at`: when the fault at hand began; the incident that began then is its own.
+    `at` = when the fault at hand began, `fingerprint` of its evidence: the incident that began then, or has that evidence, is its own.
     """
     job = history.job_id or job_id
     if job is None:
@@ -145,7 +146,7 @@ def repeats(fault: Fault, history: History, job_id: str | None, at: datetime | N
         past
         for past in history.past
         if past.job_id == job
-        and (past.fingerprint is None or past.fingerprint != history.fingerprint)
+        and (past.fingerprint is None or past.fingerprint != fingerprint)
         and not (at is not None and past.began_at is not None and past.began_at >= at - timedelta(seconds=ITSELF_S))
         and not (past.code_version and history.code_version and past.code_version != history.code_version)
         and same_fault(fault, past.fault)

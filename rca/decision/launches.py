@@ -78,7 +78,8 @@ def _outright(case: Tables) -> Iterator[Told]:
         yield last["cycle"], f"restart cycle {last['cycle']}", last["evidence_id"], last["record"]
     starts = events.filter(pl.col("event").is_in(JOB_STARTS)).unique(["evidence_id", "record"]).sort("evidence_id", "record").collect()
     for (id_, _), rows in starts.group_by("evidence_id", "rank", maintain_order=True):
-        yield rows.height - 1, f"{rows.height} logged starts", str(id_), rows["record"][-1]
+        if rows.height > 1:
+            yield rows.height - 1, f"{rows.height} logged starts", str(id_), rows["record"][-1]
 
 
 def _lines(case: Tables) -> dict[str, list[dict[str, Any]]]:
@@ -115,9 +116,9 @@ def _numbered(lines: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]
 def _in_logs(case: Tables) -> Iterator[Told]:
     for id_, lines in _lines(case).items():
         starts = [(number, line["record"]) for number, line in _numbered(lines) if line["signature"] == START]
-        if starts:
+        if starts and starts[-1][0]:  # one launch in a log says nothing of those before, whose logs are elsewhere
             number, record = starts[-1]
-            yield number, f"{number + 1} launch{'es' if number else ''} in one log", id_, record
+            yield number, f"{number + 1} launches in one log", id_, record
 
 
 def _raised(case: Tables) -> tuple[int, str | None, list[tuple[str, str]]]:

@@ -110,8 +110,8 @@ def _says(row: Mapping[str, Any]) -> str:
     if row["break_even_h"]:
         low, high = row["break_even_h"][0], row["break_even_h"][-1]
         even = _length(low) if low == high else f"{_length(low)} to {_length(high)}"
-        more = "" if row["repair_h"] is not None else "; how long the repair takes is not told (repair_h of rca.toml)"
-        return f"{says}: replacing pays as soon as the repair takes longer than {even}{more}"
+        more = "" if row["repair_h"] is not None else ", which is not told (repair_h of rca.toml)"
+        return f"{says}: replacing pays once the repair takes longer than {even}{more}"
     return says
 
 

@@ -106,21 +106,24 @@ def _expected(path: str, history: History, machines: int | None) -> dict[str, An
     expected, least, most = reference_s(path, machines)
     few = f"; this site has {len(own)} timed so far, {ENOUGH} are needed" if own else ""
     rows = [row for row in table("recovery_paths") if row["path"] == path]
-    says = f"{rows[0]['source']}, {_size(machines, rows)}{few}" if rows else f"seconds, by no paper's table{few}"
+    says = f"{_size(machines, rows)}{few}" if rows else f"seconds: no paper prints them by size{few}"
     return {"expected_s": expected, "least_s": least, "most_s": most, "source": "published", "n": None, "says": says}
 
 
 def _size(machines: int | None, rows: Sequence[Mapping[str, str]]) -> str:
+    """For which size it is published, and by whom."""
     sizes = [int(row["machines"]) for row in rows]
+    paper, _, place = rows[0]["source"].partition(", ")
+    whose = f"({paper}, {place.rpartition(', ')[2]})"
     if machines is None:
-        return f"for {min(sizes)} to {max(sizes):,} machines; how many this job has is not told"
+        return f"published for {min(sizes)} to {max(sizes):,} machines {whose}; how many this job has is not told"
     if machines in sizes:
-        return f"as printed for {machines:,} machines"
+        return f"published for {machines:,} machines {whose}"
     if machines < min(sizes):
-        return f"its smallest size, {min(sizes)} machines: of {machines} nothing is printed"
+        return f"published for {min(sizes)} machines, the smallest size {whose}; this job has {machines}"
     if machines > max(sizes):
-        return f"its largest size, {max(sizes):,} machines: of {machines:,} nothing is printed, and it takes longer"
-    return f"between its sizes for {machines:,} machines"
+        return f"published for {max(sizes):,} machines, the largest size {whose}; this job has {machines:,}, so it takes longer"
+    return f"published {whose}, between its sizes for {machines:,} machines"
 
 
 def _nothing() -> dict[str, Any]:

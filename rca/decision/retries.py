@@ -35,7 +35,7 @@ def retries(fault: Fault, facts: Facts, history: History, *, limit: int, at: dat
 
     None = not told.
     """
-    earlier = repeats(fault, history, facts.job_id, at)
+    earlier = repeats(fault, history, facts.job_id, at=at, fingerprint=facts.fingerprint)
     # an exception of the log is this fault where the verdict is of code or data: the cause of a killed process leaves none
     in_log = facts.launches.same_exception if fault.code_line is not None and fault.code_line == facts.launches.code_line else 0
     same = max(len(earlier), in_log)
@@ -45,6 +45,8 @@ def retries(fault: Fault, facts: Facts, history: History, *, limit: int, at: dat
         "limit": limit,
         "stopped": same >= limit and same > 0,
         "restarts": facts.launches.restarts,
+        "sample_ids": list(fault.sample_ids),
+        "code_line": fault.code_line,
         "incidents": [past.incident_id for past in earlier],
         "told_by": [*facts.launches.told_by, *(facts.launches.raised_at if in_log else ())],
     }

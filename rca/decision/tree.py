@@ -56,9 +56,9 @@ BRANCHES: Final = {
         Branch(
             "roll_back_state",
             "state that cannot be trusted: go back to a checkpoint from before",
-            ("stop_time_checks", "dual_phase_replay"),
+            ("stop_time_checks", "roll_back_code", "dual_phase_replay"),
         ),
-        Branch("isolate_and_replay", "wrong bits from a chip: roll back, isolate, run it twice", ("dual_phase_replay",)),
+        Branch("isolate_and_replay", "wrong bits from a chip: roll back, isolate, run it twice", ("dual_phase_replay", "roll_back_code")),
         Branch(
             "reattempt", "assume that it was transient: restart as it is, once", ("stop_time_checks", "roll_back_code", "dual_phase_replay")
         ),

@@ -119,7 +119,8 @@ def note(incident_id: str, at: datetime, kind: str, text: str, data: Mapping[str
 
 
 def diagnosis_of(verdict: Verdict, advice: Advice) -> Record:
-    """What the tool said, as an incident keeps it."""
+    """What the tool said, as an incident keeps it; beside it the samples and the line of code that tell this fault from another one."""
+    told = advice.retries or {}
     return {
         "cause": verdict.cause,
         "layer": verdict.layer,
@@ -133,6 +134,7 @@ def diagnosis_of(verdict: Verdict, advice: Advice) -> Record:
         "at": iso(verdict.failed_at),
         "step": verdict.step,
         "summary": verdict.summary,
+        **{name: told[name] for name in ("sample_ids", "code_line") if told.get(name)},
     }
 
 

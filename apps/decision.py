@@ -1,0 +1,145 @@
+"""The decision in words: a few lines under the answer, and all of it under `--why`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from apps.report.words import seconds
+
+if TYPE_CHECKING:
+    from rca.types import Advice
+
+__all__ = ["PATHS", "checklist_rows", "eviction_words", "first_lines", "recovery_words", "steps_words", "why_parts"]
+
+PATHS: Final = {
+    "none": "no restart",
+    "in_process": "in-process restart",
+    "hot_standby": "warm spare",
+    "cold": "cold restart",
+}
+_SHORT: Final = {  # branches as one line names them
+    "evict_after_repeats": "evict the host after repeats",
+    "stop_time_checks": "stop-time checks",
+    "reattempt": "one restart as it is",
+    "roll_back_code": "roll the code back",
+    "dual_phase_replay": "dual-phase replay",
+    "fix_code": "look at the code",
+}
+_STATUS: Final = {"seen": "seen", "not_seen": "not seen", "not_looked": "not looked"}
+
+
+def first_lines(advice: Advice) -> list[str]:
+    """What a person needs at once: what comes next if it fails, how long the way back is, and what moved the action. Sentences without indent."""
+    lines = []
+    if advice.losses is not None and advice.action in ("replace", "degrade") and advice.losses["tax_most"] is not None:
+        lines.append(str(advice.losses["says"]))
+    if advice.shrink is not None and advice.action == "shrink":
+        lines.append(str(advice.shrink["says"]))
+    if advice.retries is not None and (advice.retries["same_fault"] or advice.retries["restarts"]) and advice.action != "none":
+        lines.append(str(advice.retries["says"]))
+    if advice.eviction is not None:
+        lines.append(eviction_words(advice.eviction))
+    if advice.next:
+        lines.append(f"if it fails: {steps_words(advice.next)}")
+    if advice.recovery is not None and advice.recovery["path"] != "none":
+        lines.append(f"way back: {recovery_words(advice.recovery)}")
+    return lines
+
+
+def steps_words(steps: Sequence[Mapping[str, Any]]) -> str:
+    """The steps in one line."""
+    return ", then ".join(_SHORT[step["branch"]] for step in steps)
+
+
+def recovery_words(way: Mapping[str, Any]) -> str:
+    """A path with its seconds and whose they are."""
+    least, most, expected = way["least_s"], way["most_s"], way["expected_s"]
+    if expected is None:
+        length = f"{seconds(least)} to {seconds(most)}"
+    elif least == most:
+        length = f"about {seconds(expected)}"
+    else:
+        length = f"about {seconds(expected)} ({seconds(least)} to {seconds(most)})"
+    return f"{PATHS[way['path']]}, {length}; {way['says']}"
+
+
+def eviction_words(plan: Mapping[str, Any]) -> str:
+    """Whom a group would take along, and the way with fewer."""
+    other = plan["alternative"]
+    if other is None:
+        return f"only a group is told: {plan['because']}"
+    who = f"evict {', '.join(other['hosts'])} only" if other["hosts"] else "evict nobody yet"
+    better = " (the cheaper one)" if plan["prefers_alternative"] else ""
+    return f"only a group is told: {plan['because']}; or {who}, and replay the others{better}: {other['cost_gpu_h']:,.0f} GPU-hours are expected"
+
+
+def checklist_rows(advice: Advice) -> list[tuple[str, str, str]]:
+    """Of each check: what trouble, whether it was seen, not seen or not looked for, and in words."""
+    return [(check["check"], _STATUS[check["status"]], check["says"]) for check in advice.before_restart]
+
+
+def why_parts(advice: Advice) -> list[tuple[str, list[str]]]:
+    """The whole decision: headings, each with its lines; a line that begins with `$ ` is a command."""
+    from rca.decision.tree import BRANCHES
+
+    if advice.branch not in BRANCHES:
+        return []
+    stands = f"{advice.branch.replace('_', ' ')}: {BRANCHES[advice.branch].says}"
+    parts = [("Where in the tree", [stands, *(f"$ {command}" for command in advice.checks)])]
+    steps = []
+    for number, step in enumerate(advice.next, 1):
+        steps.append(f"{number}. {step['when']}: {step['says']}")
+        steps += [f"$ {command}" for command in step["run"]]
+    parts.append(("If it fails", steps))
+    if advice.action != "none":
+        if advice.retries is not None:
+            parts.append(("Restarts so far", [advice.retries["says"], *(f"told by: {place}" for place in advice.retries["told_by"])]))
+        if advice.losses is not None:
+            parts.append(("Go on slower, or replace", [advice.losses["says"], f"the tax: {advice.losses['tax_basis']}"]))
+        if advice.shrink is not None:
+            parts.append(("On fewer hosts" if advice.action == "shrink" else "If no spare takes their place", _shrink(advice.shrink)))
+        if advice.eviction is not None:
+            parts.append(("The group", [eviction_words(advice.eviction)]))
+        if advice.recovery is not None:
+            parts.append(("The way back", _recovery(advice.recovery)))
+        checks = []
+        for check, (name, status, says) in zip(advice.before_restart, checklist_rows(advice), strict=True):
+            checks += [f"{name}: {status}; {says}", *(f"$ {command}" for command in check["run"])]
+        parts.append(("Before the restart", checks))
+    return [(heading, lines) for heading, lines in parts if lines]
+
+
+def _recovery(way: Mapping[str, Any]) -> list[str]:
+    lines = [way["why"]]
+    if way["path"] != "none":
+        lines.append(recovery_words(way))
+    for part in way["parts"]:
+        length = "" if part["expected_s"] is None else f" {seconds(part['expected_s'])}"
+        share = "" if part["share"] is None else f" {100 * part['share']:.0f} % of it"
+        whose = f"median of {part['n']} of this site" if part["source"] == "own" else "by published shares"
+        lines.append(f"of that {part['part']}:{length}{share} ({whose})")
+    return [*lines, *(f"else {recovery_words(other)}" for other in way["others"] if way["path"] != "none")]
+
+
+def _shrink(told: Mapping[str, Any]) -> list[str]:
+    lines = [told["says"]]
+    if told["global_batch_kept_accumulation"] is not None:
+        lines.append(
+            f"accumulation kept: global batch {told['global_batch']:g} to {told['global_batch_kept_accumulation']:g}"
+            + (
+                ""
+                if told["lr_linear"] is None
+                else f"; learning rate {told['lr_linear']:.3g} (linear rule) or {told['lr_sqrt']:.3g} (square root)"
+            )
+        )
+    if told["optimizer_owner"]:
+        lines.append(f"optimizer: {told['optimizer_owner']}")
+    if told["rank_gb"] is not None:
+        lines.append(f"state of a rank: {told['rank_gb']:g} to {told['rank_gb_after']:g} GB, activations not counted")
+    if told["moved_gb"] is not None:
+        time = "" if told["moved_s"] is None else f", {seconds(told['moved_s'])}"
+        lines.append(f"moved to deal it out anew: {told['moved_gb']:g} GB at most{time}")
+    if told["rank_gb"] is None or told["moved_gb"] is None:
+        lines.append(f"memory of a rank: {told['memory_formula']}; network: {told['network_formula']}")
+    return [*lines, *(f"not told: {name}" for name in told["missing"])]
