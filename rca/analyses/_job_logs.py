@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from rca.analyses import _scheduler_records as scheduler
+from rca.analyses._slurm_tasks import with_ranks
 from rca.clocks import Clocks, clocks
 from rca.types import Cite, Tables
 
@@ -238,7 +239,10 @@ def _lines(case: Tables, job: JobLogs) -> tuple[tuple[Line, ...], frozenset[str]
     events = case.table("log_events").collect().rows(named=True)
     announced = case.table("scheduler_events").collect().rows(named=True)
     own_rank, clock = _files(case, events)
-    lines = [_line("log_events", row, row["signature"] or "unknown", row["message"], "logged_at", job, own_rank, clock) for row in events]
+    lines = [
+        _line("log_events", row, row["signature"] or "unknown", row["message"], "logged_at", job, own_rank, clock)
+        for row in with_ranks(events, job.hosts)
+    ]
     lines += [
         _line("scheduler_events", row, row["state"] or "unknown", row["reason"], "changed_at", job, own_rank, clock) for row in announced
     ]

@@ -1,8 +1,8 @@
 """Did somebody stop the job on purpose, and was it running well until then?
 
 1. Look for announcements (maintenance, drain, time limit, preemption, cancellation) and for launchers that were told to stop (`_stops`).
-2. Was there trouble before: a fault of a rank's own, a time-out of a collective, or no progress for several times the usual interval? Then
-   the stop only cleaned up, and explains nothing.
+2. Was there trouble before: a fault of a rank's own, a task that had ended, a time-out of a collective, or no progress for several times the usual
+   interval? Then the stop only cleaned up, and explains nothing.
 3. Else the stop explains every death, closed connection and traceback after it. Without a trace of progress the announcement counts for
    less, and a bare stop signal that nobody announced for little.
 """
@@ -43,6 +43,7 @@ CLOSED_S = 5.0  # closed connections this long before the stop are not of it, wh
 TIMED_OUT = frozenset(
     {"nccl_watchdog_timeout", "nccl_watchdog_detected", "nccl_heartbeat_timeout", "nccl_dump_signal", "store_barrier_timeout"}
 )  # they follow a stall of minutes
+ASKED = (-15, 143, -2, 130)  # ends of what was told to end
 TIME_LIMIT = frozenset({"time_limit", "slurm_time_limit"})
 MAX_CITES = 6
 
@@ -136,6 +137,8 @@ def _symptom(line: Line) -> str | None:
         return "timed out"
     if line.signal == "SIGABRT" or line.exit_code in (-6, 134):
         return "aborted"
+    if line.signature == "slurm_task_exit" and line.exit_code not in (None, 0, *ASKED):
+        return "ended"  # srun cancels a step when one of its tasks ends: what it says of the others comes behind
     if line.signature == "python_traceback" and is_consequence(line):
         return "timed out" if "timed out" in line.text.lower() else "lost a connection"
     return "lost a connection" if line.signature in ("nccl_socket_closed", "tcpstore_broken") else None

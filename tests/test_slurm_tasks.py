@@ -1,0 +1,61 @@
+"""Ends of srun's tasks: whose they are, and what the cancelled step after them means."""
+
+from __future__ import annotations
+
+import pytest
+
+from rca.analyses._slurm_tasks import with_ranks
+from rca.case import MemoryCase
+from rca.questions import ask
+from rca.tables import TABLES
+
+EIGHT_EACH = {rank: f"host-{'ab'[rank // 8]}" for rank in range(16)}
+ONE_EACH = {rank: f"host-{'abcd'[rank]}" for rank in range(4)}
+CANCELLED = "slurmstepd: error: *** STEP 7.0 ON host-a CANCELLED AT 2026-03-04T05:06:07 ***"
+
+
+def end(host: str, tasks: str) -> dict[str, object]:
+    host_named = host if "[" not in host else None
+    return {
+        "signature": "slurm_task_exit",
+        "message": f"srun: error: {host}: {tasks}: Killed",
+        "host": host_named,
+        "rank": None,
+        "exit_code": -9,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "hosts", "ranks"),
+    [
+        ([end("host-b", "task 11")], EIGHT_EACH, [11]),
+        ([end("host-a", "task 1")], EIGHT_EACH, [1]),  # the second launcher would sit on host-b
+        ([end("host-b", "task 1")], EIGHT_EACH, [None]),
+        ([end("host-a", "task 0")], EIGHT_EACH, [None]),
+        ([end("host-a", "task 0"), end("host-a", "tasks 1-7")], EIGHT_EACH, [0, None]),
+        ([end("host-b", "task 1")], ONE_EACH, [1]),
+        ([end("host-a", "task 1")], {}, [None]),
+        ([end("host-[a-b]", "tasks 3,5")], EIGHT_EACH, [None]),
+        (
+            [end("host-b", "task 11"), {"signature": "elastic_child_failed", "message": "", "host": None, "rank": None}],
+            EIGHT_EACH,
+            [None, None],
+        ),
+    ],
+)
+def test_a_task_is_a_rank_where_the_host_says_so(rows: list[dict[str, object]], hosts: dict[int, str], ranks: list[int | None]) -> None:
+    assert [row["rank"] for row in with_ranks(rows, hosts)] == ranks
+
+
+@pytest.mark.parametrize(
+    ("lines", "sign"),
+    [
+        ([end("host-a", "task 5"), {"signature": "slurm_cancelled", "message": CANCELLED}], "stop_after_fault"),
+        ([{"signature": "slurm_cancelled", "message": CANCELLED}, end("host-a", "tasks 0-15")], "announced_only"),
+        ([end("host-a", "tasks 0-7") | {"exit_code": -15}, {"signature": "slurm_cancelled", "message": CANCELLED}], "announced_only"),
+    ],
+)
+def test_a_step_cancelled_behind_a_task_that_ended_is_clean_up(lines: list[dict[str, object]], sign: str) -> None:
+    rows = [{"evidence_id": "slurm", "record": f"L{n}", **line} for n, line in enumerate(lines, 1)]
+    found = ask(MemoryCase({"log_events": TABLES["log_events"].rows(rows)}), "planned_stop")
+    assert [f.sign for f in found.findings] == [sign]
