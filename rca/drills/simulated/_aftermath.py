@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 from rca.drills.simulated import _scheduler, _symptoms
+from rca.drills.simulated._kernel_gpu import drawn_address
 from rca.drills.simulated._logbook import LogBook
 from rca.drills.simulated._symptoms import Call, Torch
 from rca.drills.simulated._voices import Voice
@@ -52,6 +53,7 @@ class Teller:
     pid_of: Callable[[int], int]
     job_id: str
     rng: random.Random
+    tells_places: bool = False  # the logs say on which host and GPU each rank runs
 
     @property
     def world_size(self) -> int:
@@ -85,18 +87,23 @@ class Teller:
         """Launchers and trainers say that they begin, or go on from a checkpoint."""
         if self.launcher == "torchrun":
             for host in self.hosts[:LOUD]:
-                head = (
-                    f"I<<slash>> {self.agent_pid(host)} torch/distributed/elastic/agent/server/api.py:845] "
-                    if self.is_new
-                    else "INFO:torch.distributed.elastic.agent.server.api:"
-                )
-                self.book.agent(host, at - 9 * S, f"{head}[default] starting workers for entrypoint: python")
-        for rank in range(self.world_size):
-            if lines := self.voice.started(rank, self.world_size, self.pid_of(rank)):
-                if self.world_size <= LOUD or rank < 8:
-                    self.book.say(rank, at - 2 * S + rank % 89 * MS, *lines)
+                self.book.agent(host, at - 9 * S, *_symptoms.agent_starts(self.agent_pid(host), is_new=self.is_new))
+        for rank in range(self.world_size if self.world_size <= LOUD else 8):
+            self.book.say(rank, at - 2 * S + rank % 89 * MS, *self.voice.started(rank, self.world_size, self.pid_of(rank)))
+        if self.tells_places and self.world_size <= LOUD:
+            for rank in range(self.world_size):
+                self.book.say(rank, at - 3 * S + rank % 83 * MS, self._place(rank))
         if resumed is not None:
             self.book.say(self.voice.speakers[0], at - S, *self.voice.loaded(resumed))
+
+    def _place(self, rank: int) -> str:
+        """Where a rank runs, as NCCL (or the program) says it when the communicator is made."""
+        host, local, pid = self.host_of(rank), rank % self.world.gpus_per_host, self.pid_of(rank)
+        if self.backend == "gloo":
+            return f"[rank {rank}] hostname={host} local_rank={local} pid={pid} backend=gloo"
+        bus = drawn_address(local).split(":")[1]
+        comm = f"comm 0x{0x55D5C8A0 + rank * 4096:x} rank {rank} nranks {self.world_size} cudaDev {local} nvmlDev {local} busId {bus}000"
+        return f"{host}:{pid}:{pid + 400} [{local}] NCCL INFO ncclCommInitRankConfig {comm} commId 0x7a3f9c11 - Init COMPLETE"
 
     def steps(
         self,
@@ -190,20 +197,15 @@ class Teller:
                     self.raises(rank, when, GLOO_CLOSED.format(port=self.rng.randrange(9000, 60000)), GLOO_FRAMES)
                 continue
             if how == "time_out":
-                lines = self.torch.timed_out(rank, call, self.rng)
-                self.book.say(rank, when, *lines)
-                why = f"[Rank {call.group_rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={call.seq}, OpType={call.op}, NumelIn={call.numel}, NumelOut={call.numel}, Timeout(ms)={self.torch.timeout_s * 1000}) ran for {self.torch.timeout_s * 1000 + 44} milliseconds before timing out."
-                self.book.say(rank, when + 2 * S, *self.torch.torn_down(rank, call, why))
+                self.book.say(rank, when, *self.torch.timed_out(rank, call, self.rng))
+                self.book.say(rank, when + 2 * S, *self.torch.torn_down(rank, call, self.torch.caught(call, 44)))
             elif how in ("closed", "retry"):
                 local = self.ranks_on(host).index(rank)
                 kind = "closed" if how == "closed" else "retry"
                 if host != peer and (rank % 3 == 0 or len(loud) <= 8):  # only who talks to the dead over the network
+                    port, pid = self.rng.randrange(32000, 60000), self.pid_of(rank)
                     self.book.say(
-                        rank,
-                        when,
-                        *_symptoms.network_error(
-                            kind, self.rng, host=host, pid=self.pid_of(rank), local=local, peer=peer, port=self.rng.randrange(32000, 60000)
-                        ),
+                        rank, when, *_symptoms.network_error(kind, self.rng, host=host, pid=pid, local=local, peer=peer, port=port)
                     )
                 self.book.say(rank, when + 40 * MS, *self.torch.torn_down(rank, call, REMOTE))
         return last + 3 * S
@@ -212,29 +214,19 @@ class Teller:
         """The launchers of the other hosts tell of their workers, which aborted or were stopped."""
         gone = {self.host_of(rank) for rank in dead}
         if self.launcher == "srun":
-            first = self.hosts[0]
-            how_ended = "Terminated" if how == "killed" else "Aborted (core dumped)" if self.backend == "nccl" else "Exited with exit code 1"
-            self.book.job(at, f"srun: Terminating StepId={self.job_id}.0", *_scheduler.cancelled(self.job_id, first))
-            for host in [host for host in self.hosts if host not in gone][:LOUD]:
-                self.book.job(
-                    at + S,
-                    *_scheduler.tasks_ended(
-                        host, list(self.ranks_on(host)), "Terminated" if how == "rendezvous" else "Aborted (core dumped)"
-                    ),
-                )
+            how_ended = "Aborted (core dumped)" if self.backend == "nccl" else "Exited with exit code 1"
+            if how == "killed" or self.rng.random() < 0.5:
+                self.book.job(at, f"srun: Terminating StepId={self.job_id}.0", *_scheduler.cancelled(self.job_id, self.hosts[0]))
+            for host in self.hosts[:LOUD]:
+                if rest := [rank for rank in self.ranks_on(host) if rank not in dead]:
+                    self.book.job(at + S, *_scheduler.tasks_ended(host, rest, "Terminated" if how == "killed" else how_ended))
             self.book.job(at + 2 * S, *_scheduler.aborted(self.job_id))
             return
         for host in [host for host in self.hosts if host not in gone][:LOUD]:
             when, agent, mates = at + self.rng.randrange(900) * MS, self.agent_pid(host), list(self.ranks_on(host))
             if how == "rendezvous":
-                self.book.agent(
-                    host,
-                    when,
-                    *[
-                        f"W<<slash>> {agent} torch/distributed/elastic/multiprocessing/api.py:900] Closing process {self.pid_of(rank)} via signal SIGTERM"
-                        for rank in mates
-                    ],
-                )
+                head = f"W<<slash>> {agent} torch/distributed/elastic/multiprocessing/api.py:900]"
+                self.book.agent(host, when, *[f"{head} Closing process {self.pid_of(rank)} via signal SIGTERM" for rank in mates])
                 continue
             self.book.agent(host, when, *_symptoms.siblings_stopped([self.pid_of(rank) for rank in mates[1:]], agent, is_new=self.is_new))
             self.book.agent(

@@ -95,7 +95,8 @@ def machine_check(at: int, rng: random.Random, *, is_fatal: bool) -> list[Line]:
         (at + 20_000, f"mce: [Hardware Error]: CPU {rng.randrange(96)}: Machine Check Exception: 5 Bank {bank}: bd80000000100134"),
         (
             at + 40_000,
-            f"EDAC MC{socket}: 1 UE memory read error on CPU_SrcID#{socket}_MC#1_Chan#0_DIMM#0 (channel:0 slot:0 page:0x{rng.getrandbits(28):x} offset:0x0 grain:32)",
+            f"EDAC MC{socket}: 1 UE memory read error on CPU_SrcID#{socket}_MC#1_Chan#0_DIMM#0 (channel:0 slot:0 "
+            f"page:0x{rng.getrandbits(28):x} offset:0x0 grain:32)",
         ),
     ]
     if is_fatal:
@@ -173,15 +174,17 @@ def lustre_lost(at: int, rng: random.Random, *, server: str) -> list[Line]:
     target = f"fs0{rng.randrange(1, 4)}-OST{rng.randrange(64):04x}"
     client = f"{target}-osc-ffff{rng.getrandbits(48):012x}"
     sent = at // S - 100
-    request = f"req@ffff{rng.getrandbits(48):012x} x{rng.getrandbits(50)}/t0(0) o4->{client}@{server}@o2ib:6/4 lens 608/448 e 0 to 1 dl {sent + 100} ref 2"
+    request = f"req@ffff{rng.getrandbits(48):012x} x{rng.getrandbits(50)}/t0(0) o4->{client}@{server}@o2ib:6/4 lens 608/448 e 0 to 1"
     return [
         (
             at,
-            f"Lustre: {rng.randrange(2000, 9000)}:0:(client.c:2295:ptlrpc_expire_one_request()) @@@ Request sent has timed out for slow reply: [sent {sent}/real {sent}]  {request}",
+            f"Lustre: {rng.randrange(2000, 9000)}:0:(client.c:2295:ptlrpc_expire_one_request()) @@@ "
+            f"Request sent has timed out for slow reply: [sent {sent}/real {sent}]  {request}",
         ),
         (
             at + 50_000,
-            f"Lustre: {client}: Connection to {target} (at {server}@o2ib) was lost; in progress operations using this service will wait for recovery to complete",
+            f"Lustre: {client}: Connection to {target} (at {server}@o2ib) was lost; "
+            "in progress operations using this service will wait for recovery to complete",
         ),
         (at + 60 * S, f"LustreError: 11-0: {client}: operation ost_write to node {server}@o2ib failed: rc = -107"),
     ]
@@ -213,7 +216,8 @@ def segfault(at: int, rng: random.Random, *, pid: int, library: str) -> list[Lin
     return [
         (
             at,
-            f"pt_main_thread[{pid}]: segfault at {rng.choice((0, 8, 0x10)):x} ip {ip:016x} sp {rng.getrandbits(46):016x} error 4 in {library}[{base:x}+d3d3000]",
+            f"pt_main_thread[{pid}]: segfault at {rng.choice((0, 8, 0x10)):x} ip {ip:016x} "
+            f"sp {rng.getrandbits(46):016x} error 4 in {library}[{base:x}+d3d3000]",
         )
     ]
 

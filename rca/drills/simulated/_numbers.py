@@ -14,11 +14,21 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Numbers", "Trouble", "run_numbers"]
+__all__ = ["Jump", "Numbers", "Trouble", "run_numbers", "sample_ids"]
 
 Floats = npt.NDArray[np.float64]
 START_LOSS, END_LOSS = 9.5, 2.4  # of a language model's training
 NORM: Final = 0.6
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Loss and gradient norm jump at step `first` for `steps`, and come down little by little."""
+
+    first: int
+    steps: int
+    loss: float  # added to the loss at first
+    norm: float  # factor on the gradient norm at first
 
 
 @dataclass
@@ -26,8 +36,8 @@ class Trouble:
     """What goes wrong with numbers. Steps are counted from the first one on record."""
 
     nan_at: dict[int, int] = field(default_factory=dict)  # rank -> step: its own gradients hold NaN
-    spike: dict[int, tuple[int, int, float]] = field(default_factory=dict)  # rank -> (first step, steps, factor) on its own loss and norm
-    global_spike: tuple[int, int, float] | None = None  # the same on every rank: learning rate, data of all
+    spike: dict[int, Jump] = field(default_factory=dict)  # rank -> on its own loss and norm
+    global_spike: Jump | None = None  # the same on every rank: learning rate, data of all
     all_nan_at: int | None = None  # every rank at once
     parted: dict[int, int] = field(default_factory=dict)  # rank -> step: its parameters are others from there on
 
@@ -62,22 +72,21 @@ def run_numbers(
     rng = np.random.default_rng(seed + 77)
     ranks, replicas, stages = len(lane), int(replica.max()) + 1, int(stage.max()) + 1
     steps = np.arange(num_steps)
-    curve = END_LOSS + (START_LOSS - END_LOSS) * (1 + (first_step + steps) / 200.0) ** -0.5
+    curve = END_LOSS + (START_LOSS - END_LOSS) * (1 + (first_step + steps) / 20.0) ** -0.6
     own = curve[None] * (1 + 0.012 * rng.standard_normal((replicas, num_steps)))
     shard = rng.uniform(0.3, 1.0, ranks)[:, None] * NORM * (1 + 0.05 * rng.standard_normal((ranks, num_steps)))
     norm_all = NORM * (1 + 0.05 * rng.standard_normal(num_steps))
-    factor = np.ones((replicas, num_steps))
-    for rank, (first, count, by) in trouble.spike.items():
-        factor[replica[rank], first : first + count] *= by
-        shard[rank, first : first + count] *= by
-        norm_all[first : first + count] *= 1 + (by - 1) / max(1.0, replicas**0.5)
+    for rank, jump in trouble.spike.items():
+        there, down = slice(jump.first, jump.first + jump.steps), _fade(jump, num_steps)
+        own[replica[rank], there] += jump.loss * down
+        shard[rank, there] *= 1 + (jump.norm - 1) * down
+        norm_all[there] *= 1 + (jump.norm - 1) * down / replicas**0.5
     if trouble.global_spike is not None:
-        first, count, by = trouble.global_spike
-        fade = by ** (1 - np.arange(count) / (2 * count))
-        factor[:, first : first + count] *= fade
-        shard[:, first : first + count] *= fade
-        norm_all[first : first + count] *= fade
-    own = own * factor
+        whole = trouble.global_spike
+        there, down = slice(whole.first, whole.first + whole.steps), _fade(whole, num_steps)
+        own[:, there] += whole.loss * down
+        shard[:, there] *= 1 + (whole.norm - 1) * down
+        norm_all[there] *= 1 + (whole.norm - 1) * down
     loss_all = own.mean(axis=0)
     last_finite = num_steps if trouble.all_nan_at is None else trouble.all_nan_at
     for rank, step in trouble.nan_at.items():
@@ -96,6 +105,12 @@ def run_numbers(
         first_sample=replica[:, None] + (first_step + steps)[None] * batch * replicas, samples=batch, stride=replicas,
         loss_all=loss_all, norm_all=norm_all, has_loss=stage == stages - 1,
     )  # fmt: skip
+
+
+def _fade(jump: Jump, num_steps: int) -> Floats:
+    """1 at first, half of it after a third of the steps it lasts."""
+    steps = np.arange(min(jump.steps, num_steps - jump.first))
+    return np.asarray(2.0 ** (-3 * steps / jump.steps))
 
 
 def _checksums(

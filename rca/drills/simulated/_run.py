@@ -5,7 +5,6 @@ A kind of fault takes a `Run` of its scene, sets what is wrong with pace or numb
 
 from __future__ import annotations
 
-import math
 import random
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -28,7 +27,7 @@ from rca.drills.simulated._voices import drawn_voice
 if TYPE_CHECKING:
     from rca.drills._synthetic_world import World
 
-__all__ = ["MS", "S", "Run"]
+__all__ = ["MS", "Run", "S"]
 
 S: Final = 1_000_000_000
 MS: Final = 1_000_000
@@ -81,6 +80,7 @@ class Run:
         teller = Teller(
             book=book, voice=voice, torch=drawn_torch(rng), launcher="torchrun" if style.launcher == "torchrun" else "srun",
             backend=style.backend, world=world, pid_of=scene.pid, job_id=str(rng.randrange(10_000, 3_000_000)), rng=rng,
+            tells_places=not style.has_map or rng.random() < 0.4,
         )  # fmt: skip
         jitter = rng.choice((0.004, 0.01, 0.02, 0.04))
         pace = Pace(
@@ -92,7 +92,8 @@ class Run:
         )
         run = cls(
             scene, rng, scene.fault_step - bite, bite, num_steps, pace, Trouble(), teller, rng.choice(FORMS),
-            has_kernel=rng.random() < 0.85, has_timings=rng.random() < 0.6, has_numbers=rng.random() < 0.4, has_scheduler=style.launcher == "slurm" and rng.random() < 0.7,
+            has_kernel=rng.random() < 0.85, has_timings=rng.random() < 0.6, has_numbers=rng.random() < 0.4,
+            has_scheduler=style.launcher == "slurm" and rng.random() < 0.7,
         )  # fmt: skip
         if goes_on:
             scene.looked_after_s = (num_steps - bite - 0.5) * scene.step_s
@@ -204,12 +205,12 @@ class Run:
 
     def collapses(self, dead: Collection[int], at: int, *, how: Learns | None = None) -> Learns:
         """All others find out that `dead` are gone, and end. Gives how they found out."""
-        kinds: tuple[Learns, ...] = (
-            ("closed", "retry", "time_out", "rendezvous") if self.scene.style.backend == "nccl" else ("closed", "rendezvous")
-        )
+        kinds: tuple[Learns, ...] = ("closed", "rendezvous")
+        if self.scene.style.backend == "nccl":
+            kinds = ("closed", "retry", "time_out", "rendezvous")
         if self.teller.launcher == "srun":
             kinds = (*(kind for kind in kinds if kind != "rendezvous"), "killed", "killed")  # srun ends the step for a task that failed
-        learns: Learns = how or self.rng.choice(kinds)
+        learns: Learns = self.rng.choice(kinds) if how is None else how
         last = self.teller.others_learn(at, dead, learns, self.call_of)
         self.teller.rest_ends(last, dead, learns)
         self.ended_at = last + 5 * S
@@ -219,8 +220,3 @@ class Run:
     def note(self, **more: Any) -> None:
         """Beside the truth, for people: what was drawn."""
         self.scene.truth.setdefault("what", {}).update(more)
-
-
-def is_number(value: float) -> bool:
-    """Whether a value can be written as one."""
-    return math.isfinite(value)

@@ -100,7 +100,7 @@ def nodes(states: Mapping[str, tuple[str, str]], at: int) -> bytes:
     for host, (state, reason) in states.items():
         told = f" Reason={reason} [slurm@{_local(at)}]" if reason else ""
         lines.append(
-            f"NodeName={host} Arch=x86_64 CoresPerSocket=48 CPUTot=192 Gres=gpu:8 RealMemory=2063000 State={state} BootTime={_local(at - 9 * 86400 * S)}{told}"
+            f"NodeName={host} Arch=x86_64 CoresPerSocket=48 CPUTot=192 Gres=gpu:8 State={state} BootTime={_local(at - 9 * 86400 * S)}{told}"
         )
     return ("\n".join(lines) + "\n").encode()
 
@@ -108,7 +108,7 @@ def nodes(states: Mapping[str, tuple[str, str]], at: int) -> bytes:
 def reservation(name: str, *, start: int, end: int, hosts: Sequence[str]) -> bytes:
     """`scontrol show reservation` of a maintenance."""
     head = f"ReservationName={name} StartTime={_local(start)} EndTime={_local(end)} Duration={timedelta(seconds=(end - start) // S)}"
-    body = f"   Nodes={folded_hosts(hosts)} NodeCnt={len(hosts)} CoreCnt={len(hosts) * 96} Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES"
+    body = f"   Nodes={folded_hosts(hosts)} NodeCnt={len(hosts)} CoreCnt={len(hosts) * 96} Flags=MAINT,IGNORE_JOBS,SPEC_NODES"
     return f"{head}\n{body}\n   TRES=cpu={len(hosts) * 192}\n   Users=root Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE\n\n".encode()
 
 

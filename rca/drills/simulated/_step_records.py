@@ -49,7 +49,8 @@ def number_frame(
     finite = np.isfinite(norm) & (np.isfinite(numbers.loss[kept]) | ~numbers.has_loss[rank])
     ids = [[str(number) for number in sample_ids(numbers, r, k)] for r, k in zip(rank.tolist(), step.tolist(), strict=True)]
     rows = {
-        "rank": pl.Series(rank), "step": pl.Series(first_step + step), "loss": _known(loss), "grad_norm": _known(norm), "is_finite": pl.Series(finite),
+        "rank": pl.Series(rank), "step": pl.Series(first_step + step), "loss": _known(loss), "grad_norm": _known(norm),
+        "is_finite": pl.Series(finite),
         "param_checksum": [f"{number:08x}" for number in numbers.checksum[kept].tolist()] if with_checksum else None,
         "sample_ids": pl.Series(ids, dtype=pl.List(pl.String)), "record": pl.Series(step + 1).cast(pl.String),
         "evidence_id": pl.Series([f"numbers-{r}" for r in range(len(reached))])[rank],

@@ -6,10 +6,9 @@ the replicas, and the whole job once more for their norm. So a rank's own comput
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt

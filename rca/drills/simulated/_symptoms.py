@@ -53,13 +53,8 @@ class Torch:
 
     def timed_out(self, rank: int, call: Call, rng: random.Random) -> list[str]:
         """The call ran longer than its time-out: what the watchdog says, at once and after it."""
-        ran = self.timeout_s * 1000 + rng.randrange(5, 99)
-        sizes = f"NumelIn={call.numel}, NumelOut={call.numel}, "
-        work = f"WorkNCCL(SeqNum={call.seq}, OpType={call.op}, {sizes}Timeout(ms)={self.timeout_s * 1000})"
         where = self._where(call)
-        lead = where if self.era in ("2.5", "2.8") and rng.random() < 0.0 else f"[Rank {call.group_rank}]"
-        caught = f"{lead} Watchdog caught collective operation timeout: {work} ran for {ran} milliseconds before timing out."
-        lines = [self._glog(rank, "E", 632) + caught]
+        lines = [self._glog(rank, "E", 632) + self.caught(call, rng.randrange(5, 99))]
         if self.era == "2.8":
             state = f"last enqueued work: {call.seq}, last completed work: {call.seq - 1}"
             lines.append(
@@ -72,6 +67,13 @@ class Torch:
                 + f"{where} Exception (either an error or timeout) detected by watchdog at work: {call.seq}, {state}"
             )
         return lines
+
+    def caught(self, call: Call, late_ms: int) -> str:
+        """The sentence of a time-out, said again wherever its exception goes."""
+        limit = self.timeout_s * 1000
+        work = f"WorkNCCL(SeqNum={call.seq}, OpType={call.op}, NumelIn={call.numel}, NumelOut={call.numel}, Timeout(ms)={limit})"
+        ran = f"ran for {limit + late_ms} milliseconds before timing out."
+        return f"[Rank {call.group_rank}] Watchdog caught collective operation timeout: {work} {ran}"
 
     def torn_down(self, rank: int, call: Call, why: str) -> list[str]:
         """The watchdog ends the process for it."""
@@ -97,15 +99,18 @@ class Torch:
     def stuck(self, rank: int, call: Call, seconds: int) -> list[str]:
         """The heartbeat monitor sees that the watchdog itself does not move."""
         text = f"ProcessGroupNCCL's watchdog got stuck for {seconds} seconds without making progress in monitoring enqueued collectives. "
-        text += "This typically indicates a NCCL/CUDA API (e.g., CudaEventDestroy) hang blocking the watchdog, and could be triggered by another thread holding the GIL inside a CUDA api"
+        text += "This typically indicates a NCCL/CUDA API (e.g., CudaEventDestroy) hang blocking the watchdog, "
+        text += "and could be triggered by another thread holding the GIL inside a CUDA api"
         return [self._glog(rank, "E", 1487) + f"{self._where(call)} {text}"]
 
     def store_gone(self, rank: int, host: str) -> list[str]:
         """The key-value store's host has gone away."""
+        socket = f"SocketImpl(fd=67, addr=[{host}]:36214, remote=[{host}]:29500)"
+        where = f"[rank{rank}]:[W<<glog>> ProcessGroupNCCL.cpp:1662] [PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
+        why = "(maybe TCPStore server has shut down too early), with error: Broken pipe"
         return [
-            f"[rank{rank}]:[W<<glog>> TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67, addr=[{host}]:36214, remote=[{host}]:29500): Broken pipe",
-            f'[rank{rank}]:[W<<glog>> ProcessGroupNCCL.cpp:1662] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Failed to check the "should dump" flag on TCPStore, '
-            "(maybe TCPStore server has shut down too early), with error: Broken pipe",
+            f"[rank{rank}]:[W<<glog>> TCPStore.cpp:106] [c10d] sendBytes failed on {socket}: Broken pipe",
+            f'{where} Failed to check the "should dump" flag on TCPStore, {why}',
         ]
 
 
@@ -149,9 +154,8 @@ def network_error(kind: str, rng: random.Random, *, host: str, pid: int, local: 
             f"{head} NCCL INFO proxy.cc:698 -> 6",
         ]
     if kind == "flush":
-        return [
-            f"{head} transport/net_ib.cc:2208 NCCL WARN NET/IB: Got completion from peer {peer}<{port}> with status=5 opcode=0 len=0 vendor err 249 (Recv)"
-        ]
+        status = "status=5 opcode=0 len=0 vendor err 249 (Recv)"
+        return [f"{head} transport/net_ib.cc:2208 NCCL WARN NET/IB: Got completion from peer {peer}<{port}> with {status}"]
     if kind == "async":
         return [f"{head} transport/net_ib.cc:99 NCCL WARN NET/IB : mlx5_{local}:1 Got async event : port error"]
     if kind == "back":
@@ -233,3 +237,10 @@ def agent_done(agent_pid: int, *, is_new: bool) -> list[str]:
         else "INFO:torch.distributed.elastic.agent.server.api:"
     )
     return [f"{head}[default] worker group successfully finished. Waiting 300 seconds for other agents to finish."]
+
+
+def agent_starts(agent_pid: int, *, is_new: bool) -> list[str]:
+    """A launcher starts its workers."""
+    where = "torch/distributed/elastic/agent/server/api.py:845]"
+    head = f"I<<slash>> {agent_pid} {where} " if is_new else "INFO:torch.distributed.elastic.agent.server.api:"
+    return [f"{head}[default] starting workers for entrypoint: python"]

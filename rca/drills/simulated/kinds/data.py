@@ -71,7 +71,10 @@ def bad_sample_again(scene: Scene) -> None:
     run.no_dumps()
     run.collapses([rank], run.bite_at + 2 * S)
     other = (rank + 1 + run.rng.randrange(max(1, scene.world.world_size - 1))) % scene.world.world_size
-    run.book.job(run.bite_at + 20 * S, f"retry-controller: attempt failed on sample {sample} (rank {rank}); the attempt before failed on sample {sample} (rank {other})")
+    run.book.job(
+        run.bite_at + 20 * S,
+        f"retry-controller: attempt failed on sample {sample} (rank {rank}); the attempt before failed on sample {sample} (rank {other})",
+    )
     scene.tell("bad_sample", [rank])
     run.note(sample=sample)
 
@@ -115,7 +118,12 @@ def storage_stale_handle(scene: Scene) -> None:
     for host in world.host_names()[:64]:
         for rank in run.teller.ranks_on(host)[: run.rng.randrange(1, 9)]:
             name = f"/data/tokens/part-{run.rng.randrange(4096):05d}.bin"
-            run.teller.raises(rank, at + run.rng.randrange(3000) * MS, f"OSError: [Errno 116] Stale file handle: '{name}'", (("data/dataset.py", "read", 71),))
+            run.teller.raises(
+                rank,
+                at + run.rng.randrange(3000) * MS,
+                f"OSError: [Errno 116] Stale file handle: '{name}'",
+                (("data/dataset.py", "read", 71),),
+            )
         run.teller.died(run.teller.ranks_on(host)[:1], at + 6 * S, 1)
         run.kernel[host] += _kernel_host.nfs_hangs(at - 190 * S, run.rng, server="filer-2.storage", until=at - 2 * S)
     run.no_dumps()
@@ -135,7 +143,7 @@ def checkpoint_torn(scene: Scene) -> None:
         (
             "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
             "RuntimeError: PytorchStreamReader failed reading file data/217: file read failed",
-            f"safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered: {root}/step_{step}/part_{rank}.safetensors",
+            f"safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata: {root}/step_{step}/part_{rank}.safetensors",
             f"_pickle.UnpicklingError: pickle data was truncated: {root}/step_{step}/optim_{rank}.pt",
         )
     )

@@ -37,16 +37,26 @@ NEEDS: Final[Mapping[str, Callable[[World], bool]]] = {
 OWN_ERRORS: Final = (  # of a training program, with the frames that lead there
     ("KeyError: 'attention_mask'", (("{program}", "train_step", 191), ("{program}", "unpack", 77))),
     ("AssertionError: expected 4096 tokens, got 4093", (("{program}", "train_step", 191), ("{program}", "forward_step", 143))),
-    ("RuntimeError: The size of tensor a (2048) must match the size of tensor b (2047) at non-singleton dimension 1", (("{program}", "train_step", 191), ("models/gpt.py", "forward", 402))),
+    (
+        "RuntimeError: The size of tensor a (2048) must match the size of tensor b (2047) at non-singleton dimension 1",
+        (("{program}", "train_step", 191), ("models/gpt.py", "forward", 402)),
+    ),
     ("ZeroDivisionError: float division by zero", (("{program}", "train_step", 191), ("utils/schedule.py", "rate", 31))),
     ("AttributeError: 'NoneType' object has no attribute 'shape'", (("{program}", "train_step", 191), ("models/moe.py", "route", 88))),
-    ("IndexError: index 64 is out of bounds for dimension 0 with size 64", (("{program}", "train_step", 191), ("models/moe.py", "dispatch", 120))),
-    ("TypeError: unsupported operand type(s) for /: 'str' and 'int'", (("{program}", "train_step", 191), ("utils/metrics.py", "update", 54))),
+    (
+        "IndexError: index 64 is out of bounds for dimension 0 with size 64",
+        (("{program}", "train_step", 191), ("models/moe.py", "dispatch", 120)),
+    ),
+    (
+        "TypeError: unsupported operand type(s) for /: 'str' and 'int'",
+        (("{program}", "train_step", 191), ("utils/metrics.py", "update", 54)),
+    ),
 )
 NO_MEMORY: Final = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {want:.2f} GiB. GPU {gpu} has a total capacity of 79.11 GiB of which {free:.2f} MiB is free. "
-    "Including non-PyTorch memory, this process has 78.{rest:02d} GiB memory in use. Of the allocated memory 71.52 GiB is allocated by PyTorch, and 4.81 GiB is reserved "
-    "by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {want:.2f} GiB. GPU {gpu} has a total capacity of 79.11 GiB of which "
+    "{free:.2f} MiB is free. Including non-PyTorch memory, this process has 78.{rest:02d} GiB memory in use. Of the allocated memory 71.52 GiB is "
+    "allocated by PyTorch, and 4.81 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 )
 
 
@@ -125,7 +135,9 @@ def pod_memory_limit(scene: Scene) -> None:
     run.plays()
     rank = run.pick()
     limit = run.rng.choice((512, 900, 1500)) << 20
-    run.told(rank, _kernel_host.cgroup_kill(run.bite_at, run.rng, pid=scene.pid(rank), limit_kb=limit, pod=run.teller.launcher == "torchrun"))
+    run.told(
+        rank, _kernel_host.cgroup_kill(run.bite_at, run.rng, pid=scene.pid(rank), limit_kb=limit, pod=run.teller.launcher == "torchrun")
+    )
     _ends(run, [rank], run.bite_at + 200 * MS, -9)
     if run.teller.launcher == "torchrun" and run.rng.random() < 0.5:
         host = run.host(rank)
@@ -164,7 +176,11 @@ def segfault(scene: Scene) -> None:
     run.told(rank, _kernel_host.segfault(run.bite_at, run.rng, pid=scene.pid(rank), library=library))
     if run.rng.random() < 0.6:
         head = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f3a4c7fe700 (most recent call first):"
-        lines = [*head.split("\n"), f'  File "{run.teller.voice.program}", line 191 in train_step', f'  File "{run.teller.voice.program}", line 412 in <module>']
+        lines = [
+            *head.split("\n"),
+            f'  File "{run.teller.voice.program}", line 191 in train_step',
+            f'  File "{run.teller.voice.program}", line 412 in <module>',
+        ]
         run.book.say(rank, run.bite_at, *lines)
     _ends(run, [rank], run.bite_at + 300 * MS, -11)
     scene.tell(["user_exception", "process_killed", "unknown"], [rank], action=["fix_code", "human", "retry"])
@@ -196,7 +212,7 @@ def host_gone(scene: Scene) -> None:
         batch = names[0] if names[0] != host else names[1]
         run.book.job(run.bite_at + 300 * S, *_scheduler.node_failed(run.teller.job_id, host, batch))
     if run.has_scheduler:
-        states = {name: ("ALLOCATED", "") for name in names[:64]} | {host: ("DOWN*", "Not responding")}
+        states = dict.fromkeys(names[:64], ("ALLOCATED", "")) | {host: ("DOWN*", "Not responding")}
         scene.files["slurm/nodes.txt"] = _scheduler.nodes(states, run.bite_at + 310 * S)
     scene.tell(["host_lost", "host_fault"], dead, evict_hosts=[host])
 
@@ -207,8 +223,9 @@ def host_panic(scene: Scene) -> None:
     run.has_kernel = True
     run.plays()
     host = run.host(run.pick())
-    why = run.rng.choice(("Fatal exception in interrupt", "hung_task: blocked tasks", "NMI: IOCK error: Not continuing", "Fatal hardware error!"))
+    why = run.rng.choice(
+        ("Fatal exception in interrupt", "hung_task: blocked tasks", "NMI: IOCK error: Not continuing", "Fatal hardware error!")
+    )
     run.kernel[host] += _kernel_host.panic(run.bite_at, run.rng, why=why)
     dead = _host_goes(run, host, run.bite_at + MS)
     scene.tell(["host_fault", "host_lost"], dead, evict_hosts=[host])
-

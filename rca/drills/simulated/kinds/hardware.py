@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rca.drills.simulated._scene import Scene
 
 __all__ = [
-    "gpu_firmware_timeout",
     "gpu_fault_in_job_after_job",
+    "gpu_firmware_timeout",
     "gpu_lost",
     "gpu_memory",
     "host_machine_check",
@@ -59,7 +59,12 @@ def gpu_lost(scene: Scene) -> None:
     if run.shows(host):
         scene.tell("gpu_fault", [rank], evict_hosts=[host])
     else:
-        scene.tell(["gpu_fault", "gpu_memory_fault", "nvlink_fault", "user_exception", "unknown"], [rank], evict_hosts=[host], action=["replace", "human", "fix_code", "retry"])
+        scene.tell(
+            ["gpu_fault", "gpu_memory_fault", "nvlink_fault", "user_exception", "unknown"],
+            [rank],
+            evict_hosts=[host],
+            action=["replace", "human", "fix_code", "retry"],
+        )
 
 
 def gpu_memory(scene: Scene) -> None:
@@ -72,7 +77,12 @@ def gpu_memory(scene: Scene) -> None:
     _raises(run, rank, at + S, "uncorrectable ECC error encountered")
     _ends(run, rank, at + 3 * S)
     # A contained error whose row was remapped needs a reset of the GPU, which a restart on the host does; one that could not be needs another GPU.
-    scene.tell("gpu_memory_fault", [rank], evict_hosts=[run.host(rank)], action=["replace"] if variant in ("remap_failed", "uncontained") else ["replace", "retry"])
+    scene.tell(
+        "gpu_memory_fault",
+        [rank],
+        evict_hosts=[run.host(rank)],
+        action=["replace"] if variant in ("remap_failed", "uncontained") else ["replace", "retry"],
+    )
     run.note(variant=variant)
 
 
@@ -87,10 +97,21 @@ def nvlink_broken(scene: Scene) -> None:
     mates = [mate for mate in run.mates(rank) if mate != rank]
     for mate in mates:
         if variant == "blackwell":
-            run.told(mate, _kernel_gpu.remote_packet_loss(at + 15 * MS + mate * MS, run.rng, address=run.address(mate), pid=scene.pid(mate)))
+            run.told(
+                mate, _kernel_gpu.remote_packet_loss(at + 15 * MS + mate * MS, run.rng, address=run.address(mate), pid=scene.pid(mate))
+            )
         else:
-            run.told(mate, _kernel_gpu.process_teardown(at + 400 * MS + mate * MS, run.rng, address=run.address(mate), pid=scene.pid(mate), cause=None))
-    what = "CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error" if variant == "blackwell" else "unspecified launch failure"
+            run.told(
+                mate,
+                _kernel_gpu.process_teardown(
+                    at + 400 * MS + mate * MS, run.rng, address=run.address(mate), pid=scene.pid(mate), cause=None
+                ),
+            )
+    what = (
+        "CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error"
+        if variant == "blackwell"
+        else "unspecified launch failure"
+    )
     for mate in [rank, *mates]:  # all processes of the host see it at the same moment: their clock tells nobody apart
         _raises(run, mate, at + S + run.rng.randrange(400) * MS, what)
     run.teller.died([rank], at + 4 * S, 1)
@@ -106,7 +127,10 @@ def gpu_firmware_timeout(scene: Scene) -> None:
     run.has_kernel = True
     run.plays()
     rank, at = run.pick(), run.bite_at
-    callers = [(scene.pid(rank), "pt_main_thread"), *((190_000 + 211 * k, run.rng.choice(("nvidia-smi", "dcgm-exporter", "nv-hostengine"))) for k in range(run.rng.randrange(1, 4)))]
+    callers = [
+        (scene.pid(rank), "pt_main_thread"),
+        *((190_000 + 211 * k, run.rng.choice(("nvidia-smi", "dcgm-exporter", "nv-hostengine"))) for k in range(run.rng.randrange(1, 4))),
+    ]
     run.told(rank, _kernel_gpu.firmware_timeout(at, run.rng, address=run.address(rank), index=scene.world.gpu_of(rank), callers=callers))
     run.no_dumps()
     others = [number for number in range(scene.world.world_size) if number != rank]

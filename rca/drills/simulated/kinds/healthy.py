@@ -9,6 +9,7 @@ import numpy as np
 
 from rca.drills import _kernel
 from rca.drills.simulated import _kernel_gpu, _kernel_host, _scheduler, _symptoms
+from rca.drills.simulated._numbers import Jump
 from rca.drills.simulated._run import MS, Run, S
 
 if TYPE_CHECKING:
@@ -41,7 +42,12 @@ def _runs(run: Run, *, dumps: bool | None = None) -> None:
     looks = run.rng.random() < 0.4 if dumps is None else dumps
     run.scene.recorder.is_there = looks
     run.scene.stacks.is_there = looks
-    run.scene.tell("healthy", hosts=[])
+    _sound(run, seen=looks or run.has_timings)
+
+
+def _sound(run: Run, *, seen: bool = True) -> None:
+    """The truth. With nothing but lines of logs at hand nobody has looked at a rank: then "unknown" is right as well."""
+    run.scene.tell("healthy" if seen else ["healthy", "unknown"], hosts=[], action=["none"] if seen else ["none", "human"])
 
 
 def healthy_running(scene: Scene) -> None:
@@ -60,7 +66,9 @@ def healthy_finished(scene: Scene) -> None:
     if run.has_scheduler:
         hosts = scene.world.host_names()
         start = int(run.ends_at[0]) - 900 * S
-        scene.files["slurm/sacct.txt"] = _scheduler.sacct(run.teller.job_id, "pretrain", state="COMPLETED", exit_code="0:0", start=start, end=run.ended_at, hosts=hosts)
+        scene.files["slurm/sacct.txt"] = _scheduler.sacct(
+            run.teller.job_id, "pretrain", state="COMPLETED", exit_code="0:0", start=start, end=run.ended_at, hosts=hosts
+        )
 
 
 def healthy_uneven_steps(scene: Scene) -> None:
@@ -167,7 +175,7 @@ def healthy_retries(scene: Scene) -> None:
 def healthy_loss_noise(scene: Scene) -> None:
     """The loss jumps for one step and comes back at once."""
     run = Run.of(scene, goes_on=True)
-    run.trouble.global_spike = (run.bite, 1, run.rng.choice((1.3, 1.6, 2.0)))
+    run.trouble.global_spike = Jump(run.bite, 2, run.rng.choice((0.3, 0.6, 1.0)), run.rng.choice((1.5, 2.5, 4.0)))
     _runs(run)
 
 
@@ -178,7 +186,12 @@ def healthy_skipped_iterations(scene: Scene) -> None:
     speaker = run.teller.voice.speakers[0]
     for place in range(3):
         scale = 2 ** (32 - place)
-        run.book.say(speaker, int(run.ends_at[0]) - (9 - place) * S, f"[<<py>>] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {scale}, reducing to {scale // 2}")
+        run.book.say(
+            speaker,
+            int(run.ends_at[0]) - (9 - place) * S,
+            "[<<py>>] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. "
+            f"Attempted loss scale: {scale}, reducing to {scale // 2}",
+        )
 
 
 def healthy_resumed(scene: Scene) -> None:
@@ -187,4 +200,4 @@ def healthy_resumed(scene: Scene) -> None:
     run.plays(until=run.num_steps, resumed=run.first - 1)
     run.scene.recorder.is_there = False
     run.scene.stacks.is_there = False
-    run.scene.tell("healthy", hosts=[])
+    _sound(run, seen=run.has_timings)

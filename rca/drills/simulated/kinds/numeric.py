@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from rca.drills.simulated._numbers import Jump
 from rca.drills.simulated._run import Run, S
 
 if TYPE_CHECKING:
@@ -49,7 +50,13 @@ def nan_one_rank(scene: Scene) -> None:
     run.trouble.nan_at[rank] = run.bite
     _goes_on(run)
     # One step on record does not tell a sample from a chip or the model; rolling back before it is right for all of them.
-    scene.tell(list(NUMERIC_CAUSES), [rank], action=["rollback", "quarantine_data", "human"], evict_hosts=[run.host(rank)], attribution=["workload", "platform", "unknown"])
+    scene.tell(
+        list(NUMERIC_CAUSES),
+        [rank],
+        action=["rollback", "quarantine_data", "human"],
+        evict_hosts=[run.host(rank)],
+        attribution=["workload", "platform", "unknown"],
+    )
 
 
 def nan_in_replica(scene: Scene) -> None:
@@ -59,7 +66,14 @@ def nan_in_replica(scene: Scene) -> None:
     run.trouble.nan_at[rank] = run.bite
     _goes_on(run)
     replica = run.replica(rank)
-    scene.tell(list(NUMERIC_CAUSES), replica, any_of_ranks=True, tie=True, action=["rollback", "quarantine_data", "human"], attribution=["workload", "platform", "unknown"])
+    scene.tell(
+        list(NUMERIC_CAUSES),
+        replica,
+        any_of_ranks=True,
+        tie=True,
+        action=["rollback", "quarantine_data", "human"],
+        attribution=["workload", "platform", "unknown"],
+    )
 
 
 def loss_not_finite_everywhere(scene: Scene) -> None:
@@ -73,7 +87,9 @@ def loss_not_finite_everywhere(scene: Scene) -> None:
 def loss_spike_everywhere(scene: Scene) -> None:
     """Loss and gradient norm of all ranks jump in one step and stay up."""
     run = Run.of(scene, goes_on=True)
-    run.trouble.global_spike = (run.bite, run.num_steps - run.bite, run.rng.choice((2.5, 4.0, 8.0)))
+    run.trouble.global_spike = Jump(
+        run.bite, 4 * run.num_steps, run.rng.choice((2.5, 4.0, 6.0)), run.rng.choice((8.0, 20.0, 60.0))
+    )  # it stays up
     _goes_on(run, numbers=run.rng.random() < 0.5)
     scene.tell(["numeric_divergence", "bad_sample"], hosts=[], action=["rollback", "quarantine_data", "human"], attribution=["workload"])
 
@@ -82,9 +98,15 @@ def loss_spike_one_rank(scene: Scene) -> None:
     """Loss and gradients of one rank jump for some steps: its shard of the data is damaged there."""
     run = Run.of(scene, goes_on=True)
     rank = run.pick()
-    run.trouble.spike[rank] = (run.bite, min(run.num_steps - run.bite, run.rng.randrange(4, 12)), run.rng.choice((6.0, 12.0, 30.0)))
+    run.trouble.spike[rank] = Jump(run.bite, run.rng.randrange(6, 14), run.rng.choice((3.0, 5.0, 8.0)), run.rng.choice((8.0, 20.0, 60.0)))
     _goes_on(run)
-    scene.tell(list(NUMERIC_CAUSES), [rank], action=["rollback", "quarantine_data", "human"], evict_hosts=[run.host(rank)], attribution=["workload", "platform", "unknown"])
+    scene.tell(
+        list(NUMERIC_CAUSES),
+        [rank],
+        action=["rollback", "quarantine_data", "human"],
+        evict_hosts=[run.host(rank)],
+        attribution=["workload", "platform", "unknown"],
+    )
 
 
 def nan_check_raises(scene: Scene) -> None:
@@ -95,16 +117,25 @@ def nan_check_raises(scene: Scene) -> None:
     at = run.bite_at
     text = run.rng.choice(
         (
-            f"AssertionError: Rank {rank}: found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication collective. Device: {scene.world.gpu_of(rank)}, node: {run.host(rank)}",
+            f"AssertionError: Rank {rank}: found NaN in local grad norm for bucket #0 in backward pass "
+            f"before data-parallel communication collective. Device: {scene.world.gpu_of(rank)}, node: {run.host(rank)}",
             "FloatingPointError: gradients are not finite (nan)",
             "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
         )
     )
-    run.teller.raises(rank, at, text, (("{program}", "train_step", 191), ("megatron/core/distributed/param_and_grad_buffer.py", "check_grads", 170)))
+    run.teller.raises(
+        rank, at, text, (("{program}", "train_step", 191), ("megatron/core/distributed/param_and_grad_buffer.py", "check_grads", 170))
+    )
     run.teller.died([rank], at + 2 * S, 1)
     run.no_dumps()
     run.collapses([rank], at + 2 * S)
-    scene.tell(list(NUMERIC_CAUSES), [rank], action=["rollback", "quarantine_data", "human"], evict_hosts=[run.host(rank)], attribution=["workload", "platform", "unknown"])
+    scene.tell(
+        list(NUMERIC_CAUSES),
+        [rank],
+        action=["rollback", "quarantine_data", "human"],
+        evict_hosts=[run.host(rank)],
+        attribution=["workload", "platform", "unknown"],
+    )
 
 
 def _corrupts(scene: Scene) -> tuple[Run, int]:

@@ -11,9 +11,20 @@ from rca.drills.simulated._run import Run, S
 if TYPE_CHECKING:
     from rca.drills.simulated._scene import Scene
 
-__all__ = ["cancelled_by_user", "drained_for_maintenance", "maintenance_window", "out_of_time", "preempted", "preempted_in_cloud", "scaled_down", "stopped_without_a_word"]
+__all__ = [
+    "cancelled_by_user",
+    "drained_for_maintenance",
+    "maintenance_window",
+    "out_of_time",
+    "preempted",
+    "preempted_in_cloud",
+    "scaled_down",
+    "stopped_without_a_word",
+]
 
-CLASS: Final[Mapping[str, str]] = {kind: "planned" for kind in __all__ if kind != "stopped_without_a_word"} | {"stopped_without_a_word": "unanswerable"}
+CLASS: Final[Mapping[str, str]] = {kind: "planned" for kind in __all__ if kind != "stopped_without_a_word"} | {
+    "stopped_without_a_word": "unanswerable"
+}
 MINUTE: Final = 60 * S
 
 
@@ -29,7 +40,9 @@ def _record(run: Run, at: int, state: str, code: str, reason: str = "") -> None:
     if run.has_scheduler:
         hosts = run.world.host_names()
         start = int(run.ends_at[0]) - 900 * S
-        run.scene.files["slurm/sacct.txt"] = _scheduler.sacct(run.teller.job_id, "pretrain", state=state, exit_code=code, start=start, end=at, hosts=hosts, reason=reason)
+        run.scene.files["slurm/sacct.txt"] = _scheduler.sacct(
+            run.teller.job_id, "pretrain", state=state, exit_code=code, start=start, end=at, hosts=hosts, reason=reason
+        )
 
 
 def _started(scene: Scene) -> tuple[Run, int]:
@@ -97,7 +110,9 @@ def maintenance_window(scene: Scene) -> None:
     """A window of maintenance begins on all hosts, and the job is ended for it."""
     run, at = _started(scene)
     begins = at - run.rng.randrange(5, 90) * S
-    scene.files["cluster/reservations.txt"] = _scheduler.reservation("maint-q3", start=begins, end=begins + 4 * 3600 * S, hosts=scene.world.host_names())
+    scene.files["cluster/reservations.txt"] = _scheduler.reservation(
+        "maint-q3", start=begins, end=begins + 4 * 3600 * S, hosts=scene.world.host_names()
+    )
     if run.rng.random() < 0.5:
         run.book.agent(run.host(0), begins - 4 * MINUTE, *_scheduler.notice(run.rng, scene.world.host_names(), what="maintenance"))
     if run.teller.launcher == "srun":

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from rca.drills._synthetic_world import World
     from rca.drills.simulated._scene import Scene
 
-__all__ = ["data_imbalance", "slow_data_all", "slow_data_one_rank", "slow_gpu", "slow_gpu_ramp", "slow_host", "slow_network_group", "stage_imbalance"]
+__all__ = [
+    "data_imbalance",
+    "slow_data_all",
+    "slow_data_one_rank",
+    "slow_gpu",
+    "slow_gpu_ramp",
+    "slow_host",
+    "slow_network_group",
+    "stage_imbalance",
+]
 
 NEEDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "stage_imbalance": lambda world: world.pp > 1,
