@@ -48,6 +48,7 @@ COVERS: Final = {  # what the rows of a table are called, and where they come fr
     "evidence": ("any file", "recorder dumps, timings, logs"),
     "transfers": ("timed transfers", "a table of src_rank, dst_rank, transfer_s, bytes"),
     "nccl_calls": ("NCCL Inspector calls", "the Inspector plugin's files of every process"),
+    "host_samples": ("host metrics", "dynolog's log of every host over the job's time"),
     "gpu_samples": ("GPU metrics", "the DCGM exporter's range query over the job's time"),
     "checkpoints": ("checkpoints", "the checkpoint folder (its shards are not read whole)"),
     "checkpoint_files": ("checkpoints", "the checkpoint folder (its shards are not read whole)"),
