@@ -1,17 +1,20 @@
-"""The page docs/accuracy.md: how often the answers on live drills are right, from what `rca drill campaign` wrote."""
+"""The page docs/accuracy.md: how often answers are right, from what `rca drill campaign` wrote of live drills and of simulated incidents."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "keep", "tables"]
+from rca.drills._campaign_shares import wilson
+from rca.drills._campaign_tables import tables as tables_of
 
-RESULTS = Path(__file__).resolve().parents[1] / "data" / "accuracy" / "live.json"
+__all__ = ["LIVE", "SIMULATED", "keep", "simulated", "tables"]
+
+RESULTS = Path(__file__).resolve().parents[1] / "data" / "accuracy"
+LIVE, SIMULATED = RESULTS / "live.json", RESULTS / "simulated.json"
 PARTS = {
     "ranks": "first failing rank",
     "hosts": "host",
@@ -21,18 +24,22 @@ PARTS = {
     "action": "action",
 }
 MARKS = ("right", "open", "wrong")
-Z95 = 1.959964  # of the normal distribution, two-sided 95 %
 Run = Mapping[str, Any]
 Table = tuple[Sequence[str], list[tuple[object, ...]]]
 
 
 def keep(campaign: Path) -> None:
-    """Put what the page needs of a campaign into data/accuracy: every run with its marks, and of the texts only what was answered."""
+    """Put what the page needs of a campaign, live or simulated, into data/accuracy: every run with its marks, and of the texts only what was
+    answered."""
     document = json.loads(campaign.read_text("utf-8"))
-    runs = [_short(run) for run in document["runs"]]
-    lines = ",\n".join(f"  {json.dumps(run, sort_keys=True)}" for run in sorted(runs, key=lambda r: (r["fault"], r["seed"], r["view"])))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(f'{{"made_with": {json.dumps(document["made_with"], sort_keys=True)},\n "runs": [\n{lines}\n ]}}\n', "utf-8")
+    if document["schema_version"].startswith("rca.campaign.simulated/"):
+        order = ("kind", "ranks", "seed", "way")
+        path, runs = SIMULATED, sorted(document["runs"], key=lambda r: [r[key] for key in order])
+    else:
+        path, runs = LIVE, sorted(map(_short, document["runs"]), key=lambda r: [r[key] for key in ("fault", "seed", "view")])
+    lines = ",\n".join(f"  {json.dumps(run, sort_keys=True)}" for run in runs)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{{"made_with": {json.dumps(document["made_with"], sort_keys=True)},\n "runs": [\n{lines}\n ]}}\n', "utf-8")
 
 
 def _short(run: Run) -> dict[str, Any]:
@@ -52,9 +59,21 @@ def _short(run: Run) -> dict[str, Any]:
     }
 
 
+def simulated() -> tuple[str, dict[str, Table]]:
+    """What the simulated campaign was made with, and its tables; no tables where none is kept."""
+    if not SIMULATED.exists():
+        return "no campaign is kept", {}
+    document = json.loads(SIMULATED.read_text("utf-8"))
+    runs: list[Run] = document["runs"]
+    seeds = sorted({run["seed"] for run in runs})
+    kinds, sizes = {run["kind"] for run in runs}, sorted({run["ranks"] for run in runs})
+    made = f"{len(runs)} simulated incidents of {len(kinds)} kinds, {sizes[0]} to {sizes[-1]} ranks, seeds {seeds[0]} to {seeds[-1]}"
+    return f"{made}; python {document['made_with']['python']}", tables_of(runs)
+
+
 def tables() -> tuple[str, dict[str, Table]]:
-    """What it was made with, and the tables of the page: by fault, by part, by view, and every answer that was wrong."""
-    document = json.loads(RESULTS.read_text("utf-8"))
+    """What the live campaign was made with, and its tables: by fault, by part, by view, and every answer that was wrong."""
+    document = json.loads(LIVE.read_text("utf-8"))
     runs: list[Run] = document["runs"]
     whole = [run for run in runs if run["view"] == "whole"]
     made = ", ".join(f"{name} {version}" for name, version in sorted(document["made_with"].items()))
@@ -70,7 +89,7 @@ def tables() -> tuple[str, dict[str, Table]]:
 def _parts(whole: Sequence[Run]) -> Iterable[tuple[object, ...]]:
     for part, name in {**PARTS, "whole": "whole answer"}.items():
         counts = Counter(run["marks"][part] for run in whole if run["marks"])
-        low, high = interval(counts["right"], len(whole))
+        low, high = wilson(counts["right"], len(whole))
         yield (name, *(counts[mark] for mark in MARKS), len(whole), f"{100 * low:.0f} to {100 * high:.0f} %")
 
 
@@ -100,13 +119,3 @@ def _said(run: Run) -> str:
     said = run["said"]
     ranks = ", ".join(map(str, said["ranks"] or ())) or "nobody"
     return f"{said['cause']}, {ranks} ({100 * said['probability']:.0f} %)"
-
-
-def interval(right: int, of: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
-    if not of:
-        return 0.0, 1.0
-    share, square = right / of, Z95 * Z95
-    middle = share + square / (2 * of)
-    half = Z95 * math.sqrt(share * (1 - share) / of + square / (4 * of * of))
-    return (middle - half) / (1 + square / of), (middle + half) / (1 + square / of)

@@ -6,7 +6,8 @@ knows less than that. A weight that few incidents touch stays as it was.
 1. Incidents count so that causes come as often as they are published to (rca/causes.py), and kinds of one cause equally.
 2. One scale for all weights, then a step for each that enough incidents touch: a normal prior of `spread` bits around scale x hand-set weight.
 3. `spread`, and whether the scale holds for weights that are not fitted, are chosen by what they say of kinds left out.
-4. The share that stays with `unknown` (surprise) is the most likely one given what is said of kinds left out, and one surprise more than was seen.
+4. The share that stays with `unknown` (surprise) is the one under which the answers to kinds left out are most likely to be as right as they were,
+   and one that is sure and wrong more than was seen.
 """
 
 from __future__ import annotations
@@ -106,10 +107,14 @@ class _Problem:
         return shares, entry_part, slot_part, loss_part
 
     def told(self, bits: Array) -> Array:
-        """Probability of the truth of each incident, without surprise."""
+        """Of each incident, without surprise: probability of the truth; of the likeliest answer, whether that is right, whether it names a cause."""
         shares, *_ = self.probabilities(bits)
-        plain: Array = np.add.reduceat(shares * self.right, self.starts)
-        return plain
+        top = np.maximum.reduceat(shares, self.starts)
+        is_top = shares == top[self.incident]
+        right, unknown = (np.logical_or.reduceat(is_top & which, self.starts) for which in (self.right, self.is_max))
+        plain = np.add.reduceat(shares * self.right, self.starts)
+        found: Array = np.stack([plain, top, right, ~unknown])
+        return found
 
     def loss(self, bits: Array) -> tuple[float, Array]:
         """Weighted -log2 probability of the truth, and its gradient by row."""
@@ -139,7 +144,7 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
     kinds = sorted({one.kind for one in told})
     seen = Counter(key for one in told for key in one.keys)
     options = [(spread, scales_all) for spread in SPREADS for scales_all in (False, True)]
-    held: dict[Any, Array] = {"by hand": np.zeros(len(told)), **{option: np.zeros(len(told)) for option in options}}
+    held: dict[Any, Array] = {option: np.zeros((4, len(told))) for option in ("by hand", *options)}
     weights = _weights(told)
     for turn in range(min(FOLDS, len(kinds))):
         out = set(kinds[turn::FOLDS])
@@ -147,12 +152,12 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
         outside = [number for number, one in enumerate(told) if one.kind in out]
         for option in options if inside else ():
             bits, _ = _fitted(inside, by_hand, option[0], scales_all=option[1])
-            held[option][outside] = _said([told[number] for number in outside], bits)
-        held["by hand"][outside] = _said([told[number] for number in outside], by_hand)
-    losses = {option: float(-(weights * np.log2((1 - IN_FIT) * held[option] + 1e-6)).mean()) for option in held}
+            held[option][:, outside] = _said([told[number] for number in outside], bits)
+        held["by hand"][:, outside] = _said([told[number] for number in outside], by_hand)
+    losses = {option: float(-(weights * np.log2((1 - IN_FIT) * held[option][0] + 1e-6)).mean()) for option in held}
     best = min(options, key=lambda option: losses[option])
     bits, scale = _fitted(told, by_hand, best[0], scales_all=best[1])
-    surprise = _surprise(held[best], told, weights)
+    surprise = _surprise(held[best])
     return Fit(bits, seen, surprise, scale, *best, losses["by hand"], losses[best], len(told), len(kinds))
 
 
@@ -194,15 +199,14 @@ def _fitted(told: Sequence[Evidence], by_hand: Mapping[Key, float], spread: floa
 
 
 def _said(told: Sequence[Evidence], bits: Mapping[Key, float]) -> Array:
-    """Probability of the truth of each incident with these weights, without surprise."""
+    """`_Problem.told` of each incident with these weights."""
     keys = sorted(bits)
-    problem = _Problem(told, keys, np.ones(len(told)))
-    plain: Array = problem.told(np.array([bits[key] for key in keys]))
-    return plain
+    return _Problem(told, keys, np.ones(len(told))).told(np.array([bits[key] for key in keys]))
 
 
-def _surprise(held: Array, told: Sequence[Evidence], weights: Array) -> float:
-    """The most likely share of answers that are wrong for reasons no weight knows; one more than was seen."""
-    lucky = np.array([any(r and u for r, u in zip(one.is_right, one.is_nobody_unknown, strict=True)) for one in told])
-    likely = [float((weights * np.log((1 - s) * held + s * lucky + 1e-9)).sum() + np.log(s)) for s in SURPRISES]
+def _surprise(held: Array) -> float:
+    """The share that makes answers to kinds left out most likely to be as right as they were; one more that was sure, and wrong."""
+    _, stated, is_right, names = held
+    stated, is_right = stated[names > 0], is_right[names > 0] > 0
+    likely = [float(np.log(np.where(is_right, (1 - s) * stated, 1 - (1 - s) * stated)).sum() + np.log(s)) for s in SURPRISES]
     return float(SURPRISES[int(np.argmax(likely))])

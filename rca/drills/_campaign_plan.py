@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 Way = Literal["tables", "files"]
-REPORTED = (8, 64, 256, 1024, 4096, 16384)  # sizes, in ranks
-FITTED = (16, 60, 128)
+REPORTED = (8, 32, 64, 256, 1024, 4096, 16384)  # sizes, in ranks
+FITTED = (16, 60, 128, 512)
 SEEDS = tuple(range(6))  # of a standard campaign
 FITTED_SEED = 1_000_000
 SEEDS_OF_SIZE = {1024: 2, 4096: 1, 16384: 1}  # seeds at the most: a large job costs as much as fifty small ones; all elsewhere
