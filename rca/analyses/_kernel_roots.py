@@ -28,6 +28,7 @@ from rca.analyses._kernel_when import (
     after_the_end,
     last_records,
     last_undated,
+    last_words,
     of_the_job,
     reasons,
     undated_of_the_job,
@@ -72,11 +73,14 @@ def scene(case: Tables, told: Story) -> Scene:
     """The records of the job's hosts, sorted into what began and what followed."""
     everything = records(case, told.logs)
     wait_s = longest_wait_s(told.logs.lines)
-    span = of_the_job(told.logs) or last_records(case, everything, wait_s)
+    dead = last_words(case, everything) if told.logs.hosts and told.logs.span is None else None
+    span = of_the_job(told.logs) or last_records(case, everything, wait_s) or dead
     dated = [r for r in everything if r.line.at is not None and span is not None]
     in_time = [r for r in dated if span is not None and r.line.at is not None and span[0] - BEFORE <= r.line.at <= span[1] + AFTER]
     if told.logs.span is None:
-        in_time = [r for r in in_time if r.kind in OF_GPUS]
+        in_time = [
+            r for r in in_time if r.kind in OF_GPUS or (dead is not None and r.line.at is not None and dead[0] <= r.line.at <= dead[1])
+        ]
     in_time += undated_of_the_job(case, told.logs, everything, wait_s)
     steps = last_steps(case, told.logs)
     faults = [(fault, frozenset(told.logs.hosts_of(fault.ranks))) for fault in told.first]

@@ -2,11 +2,13 @@
 
 1. A record counts when it is in the job's time, and the job made no more steps after it, was not told to stop and had not failed before.
 2. Where nothing but kernel logs tells of the job, the last records of GPUs and switches count that stand near the end of their logs
-   (`_kernel_last`). Stamps that are no instants count beside others where a record of their host names a process of the job.
+   (`_kernel_last`), and what led to a panic with which the log of a host ends (`last_words`). Stamps that are no instants count beside others
+   where a record of their host names a process of the job.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -27,6 +29,7 @@ __all__ = [
     "after_the_end",
     "last_records",
     "last_undated",
+    "last_words",
     "of_the_job",
     "reasons",
     "undated_of_the_job",
@@ -36,6 +39,7 @@ __all__ = [
 BEFORE: Final = timedelta(minutes=1)  # a record so long before the first sign of the job may be of it: clocks of host and trainer differ
 AFTER: Final = timedelta(seconds=GAP_S)
 NEAR_THE_END: Final = timedelta(hours=1)  # of the logs: without other evidence, older records may be of another job
+LAST_WORDS_S: Final = 60.0  # a panic so near the end of its host's log ended the host: what follows is its trace
 DEVICE_ERRORS: Final = frozenset({"gpu_memory_error", "gpu_error", "illegal_access"})  # what victims of a lost link raise
 
 
@@ -55,6 +59,27 @@ def last_records(case: Tables, records: Iterable[Record], wait_s: float) -> tupl
     if not moments or (end is not None and end - moments[-1] > NEAR_THE_END):
         return None
     return moments[0], moments[-1]
+
+
+def last_words(case: Tables, records: Sequence[Record]) -> tuple[datetime, datetime] | None:
+    """First and last instant of what led to a panic with which the log of a host of the job ends: that host is dead, whenever the job ran."""
+    ends: dict[str, list[tuple[datetime | None, float | None]]] = defaultdict(list)
+    for id_, last_at, uptime_s in case.table("host_logs").select("evidence_id", "last_at", "last_uptime_s").collect().iter_rows():
+        ends[id_].append((last_at, uptime_s))
+    moments: list[datetime] = []
+    for panic in (r for r in records if r.kind == "panic" and r.line.at is not None):
+        told = ends[panic.line.evidence_id]
+        last_at, uptime_s = told[0] if len(told) == 1 else (None, None)
+        rest_s = (
+            uptime_s - panic.line.uptime_s
+            if uptime_s is not None and panic.line.uptime_s is not None
+            else (last_at - panic.line.at).total_seconds()
+            if last_at is not None and panic.line.at is not None
+            else None
+        )
+        if rest_s is not None and rest_s <= LAST_WORDS_S:
+            moments += [r.line.at for r in records if r.host == panic.host and r.line.at is not None and 0 <= panic.at_s - r.at_s <= GAP_S]
+    return (min(moments), max(moments)) if moments else None
 
 
 def undated_of_the_job(case: Tables, logs: JobLogs, records: Sequence[Record], wait_s: float) -> list[Record]:

@@ -1,0 +1,27 @@
+"""A panic with which a kernel log ends: that host is dead, whether or not anything tells when the job ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from _kernel_case import kernel_case
+
+from rca.questions import ask
+
+MAP = [{"evidence_id": "map", "rank": rank, "host": f"host-{'ab'[rank // 2]}", "local_rank": rank % 2} for rank in range(4)]
+QUIET = "2026-03-04T05:00:00+00:00 host-b kernel: IPv6: ADDRCONF(NETDEV_CHANGE): eth0: link becomes ready\n"
+PANIC = """2026-03-04T05:06:07+00:00 host-a kernel: mce: [Hardware Error]: CPU 2: Machine Check Exception: 5 Bank 4: b200000000070005
+2026-03-04T05:06:07+00:00 host-a kernel: mce: [Hardware Error]: Machine check: Processor context corrupt
+2026-03-04T05:06:07+00:00 host-a kernel: Kernel panic - not syncing: Fatal machine check on current CPU
+2026-03-04T05:06:07+00:00 host-a kernel: Call Trace:
+"""
+LATER = "2026-03-04T05:16:07+00:00 host-a kernel: Linux version 6.8.0\n"
+
+
+@pytest.mark.parametrize(("text", "ranks"), [(PANIC, (0, 1)), (PANIC + LATER, ())])
+def test_the_host_whose_log_ends_with_a_panic_failed(tmp_path: Path, text: str, ranks: tuple[int, ...]) -> None:
+    case = kernel_case(tmp_path, {"host-a.log": text, "host-b.log": QUIET}, ranks=MAP)
+    found = ask(case, "fatal_xid")
+    assert {rank for f in found.findings for rank in f.ranks} == set(ranks)
+    assert [f.sign for f in found.findings] == (["host_record"] if ranks else ["doubtful_record"])
