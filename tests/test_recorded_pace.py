@@ -14,6 +14,7 @@ from rca.analyses._call_period import iterations, period
 from rca.case import MemoryCase
 from rca.drills._synthetic_job import Job
 from rca.questions import ask
+from rca.tables import TABLES
 from rca.types import Finding
 
 LAYOUTS = (
@@ -24,7 +25,8 @@ LAYOUTS = (
 
 
 def found(question: str, tables: dict[str, pl.DataFrame]) -> list[Finding]:
-    outcome = ask(MemoryCase(tables), question)
+    evidence = TABLES["evidence"].rows([{"evidence_id": "dump-0", "path": "rank_0"}])
+    outcome = ask(MemoryCase({"evidence": evidence} | tables), question)
     assert outcome.status != "failed", outcome.why
     return list(outcome.findings)
 
@@ -92,7 +94,7 @@ def test_a_rank_that_computes_longer_is_named_and_the_slow_down_is_dated_by_its_
 )
 def test_nobody_is_late_and_nothing_slowed_in_a_run_without_a_fault(job: Job, usual: dict[str, Any]) -> None:
     tables = paced(job, **usual)
-    for question in ("recorded_pace",):
+    for question in ("recorded_pace", "sibling_groups", "delay_matrix"):
         assert [f.sign for f in found(question, tables)] == [], question
 
 
