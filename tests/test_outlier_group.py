@@ -105,7 +105,7 @@ def test_blooms_hang_has_no_dominant_group_and_names_the_rank_in_its_loader(tmp_
         finding = found(case)
         assert (finding.sign, finding.ranks, finding.numbers["sizes"]) == ("lone_loader", (4,), [4, 4, 4, 3, 1])
         assert finding.numbers["num_stages"] == 0, "no stage has a rule"
-        assert "no host to evict" in finding.says
+        assert "no host is evicted" in finding.says
         assert eviction_plan([finding], roster(case)) is None
 
 

@@ -28,6 +28,7 @@ MIN_PEERS: Final = 3  # ranks, and copies of the model, of which two can outvote
 # What a rank does, the likelier root first (evidence of 67 published and own stacks): a rank that does not wait for others, one that may wait
 # without saying so, one inside a collective, one at a point-to-point call (which points along the pipeline to somebody else).
 ACTS, HIDDEN, COLLECTIVE, P2P = range(4)
+OUTSIDE: Final = ("dataloader", "checkpoint", "eval")  # activities that count wherever they are called from
 _COPY = ("tp", "pp", "cp", "mp", "tp_cp")  # kinds of groups that never leave one copy of the model
 
 
@@ -52,9 +53,14 @@ def label(view: View) -> int:
 
 
 def typical(job: Scene) -> dict[int, View]:
-    """rank -> the view that its samples inside the loop show most often, the last of equals."""
+    """rank -> the view that its samples inside the loop show most often, the last of equals.
+
+    A rank that is outside, and neither loads nor saves, has ended or failed: that is an after-effect, and it takes no part.
+    """
     found = {}
     for rank, view in job.last.items():
+        if not in_loop(view, job.loop) and view.activity not in OUTSIDE:
+            continue
         shown = [v for v in seen(job.views[rank]) if in_loop(v, job.loop)] if len(job.views[rank]) > 1 else []
         counts = Counter(v.frames for v in shown)
         found[rank] = max(reversed(shown), key=lambda v: counts[v.frames]) if len(counts) > 1 else view

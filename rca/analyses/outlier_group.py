@@ -45,6 +45,7 @@ SIGNS = {
 }
 
 MIN_SEEN: Final = 4  # ranks; of fewer no group is smaller than half
+INSIDE_SHARE: Final = 0.5  # more than: of the ranks seen, or the job has ended and what they show is an after-effect
 WAITING_SHARE: Final = 0.5  # of all ranks that must wait for others where no stage has a rule
 MIN_SAMPLES: Final = 2  # of most ranks, for more than a note
 MAX_CITES: Final = 6
@@ -79,10 +80,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence("no stack dump has a rank: nothing says whose stacks they are")
     if shown.runs:
         return []
-    everyone = frozenset({*shown.last, *shown.failed})
-    if len(everyone) < MIN_SEEN:
-        raise NotEnoughEvidence(f"stacks of {len(everyone)} ranks: no group is smaller than the job, at least {MIN_SEEN} are needed")
     usual = typical(shown)
+    everyone = frozenset({*usual, *shown.failed})
+    if len(everyone) < MIN_SEEN or len(everyone) <= INSIDE_SHARE * len(shown.views):
+        why = f"of {len(shown.views)} ranks {len(everyone)} are seen inside the training loop"
+        raise NotEnoughEvidence(f"{why}: at least {MIN_SEEN}, and most of them, are needed to tell a group")
     job = _Job(case, shown, usual, apart(shown, usual, stages(case), copies(case)), everyone)
     if job.apart.ranks:
         return [_of_group(job)]
@@ -129,7 +131,7 @@ def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
     elif not job.apart.num_stages:
         says += f", while everybody else waits, and no group of like stacks is the rule ({_sizes(job)} ranks)"
     if rank not in job.shown.failed:
-        says += ": code, no host to evict for"
+        says += "; no host is evicted for what code does"
     on = hosts(job.case)
     return Finding(
         "outlier_group", sign, says, ranks=(rank,), hosts=(on[rank],) if rank in on else (), groups=_group_names(found),
