@@ -25,7 +25,8 @@ def judge(truth: Mapping[str, Any], verdict: Mapping[str, Any], advice: Mapping[
 
     An answer is wrong if it accuses a rank or host that is not at fault, evicts such a host or names another cause; right if every part
     is; open otherwise. Where the truth says `any_of_ranks`, nobody could tell its ranks apart: some of them are enough, and with `tie` others may
-    be named beside them. `evict_hosts` are those that may go, where they are not the hosts at fault: a group nobody can look into goes whole.
+    be named beside them; with `or_nobody` naming none is as right. `evict_hosts` are those that may go, where they are not the hosts at fault: a
+    group nobody can look into goes whole.
     """
     first = verdict.get("first_failing") or {}
     evicted = (advice.get("evict") or {}).get("hosts") or ()
@@ -38,6 +39,8 @@ def judge(truth: Mapping[str, Any], verdict: Mapping[str, Any], advice: Mapping[
         "action": _word("action", advice.get("action"), truth["action"]),
         "evicted": "right" if some or set(evicted) <= may_go else "wrong",
     }
+    if truth.get("or_nobody"):
+        marks |= {part: "right" for part in ("ranks", "hosts") if not first.get(part)}
     if any(marks[part] == "wrong" for part in ACCUSING):
         return "wrong", marks
     return ("right" if set(marks.values()) == {"right"} else "open"), marks

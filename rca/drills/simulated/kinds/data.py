@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from rca.drills.simulated import _kernel_host
 from rca.drills.simulated._run import MS, Run, S
 
 if TYPE_CHECKING:
+    from rca.drills._synthetic_world import World
     from rca.drills.simulated._scene import Scene
 
 __all__ = ["bad_sample", "bad_sample_again", "checkpoint_torn", "loader_timed_out", "storage_full", "storage_stale_handle"]
 
+NEEDS: Final[Mapping[str, Callable[[World], bool]]] = {"storage_stale_handle": lambda world: world.num_hosts > 1}
 LOADER = (
     ("{program}", "next_batch", 95),
     ("torch/utils/data/dataloader.py", "__next__", 708),

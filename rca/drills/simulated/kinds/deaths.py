@@ -207,14 +207,16 @@ def host_gone(scene: Scene) -> None:
     run.plays()
     host = run.host(run.pick())
     dead = _host_goes(run, host, run.bite_at)
-    names = scene.world.host_names()
+    names, is_told = scene.world.host_names(), run.has_scheduler
     if run.teller.launcher == "srun" and run.rng.random() < 0.7:
         batch = names[0] if names[0] != host else names[1]
         run.book.job(run.bite_at + 300 * S, *_scheduler.node_failed(run.teller.job_id, host, batch))
+        is_told = True
     if run.has_scheduler:
         states = dict.fromkeys(names[:64], ("ALLOCATED", "")) | {host: ("DOWN*", "Not responding")}
         scene.files["slurm/nodes.txt"] = _scheduler.nodes(states, run.bite_at + 310 * S)
-    scene.tell(["host_lost", "host_fault"], dead, evict_hosts=[host])
+    # Without a word of the scheduler a host that was cut off and one that is gone look alike from outside.
+    scene.tell(["host_lost", "host_fault", *([] if is_told else ["network_fault"])], dead, evict_hosts=[host])
 
 
 def host_panic(scene: Scene) -> None:

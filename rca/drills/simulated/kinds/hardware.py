@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from rca.drills.simulated import _kernel_gpu, _kernel_host
+from rca.drills.simulated._aftermath import LOUD
 from rca.drills.simulated._run import MS, Run, S
 from rca.drills.simulated._symptoms import cuda_error
 
@@ -45,6 +46,15 @@ def _ends(run: Run, rank: int, at: int, code: int = 1) -> None:
     run.teller.died([rank], at, code)
     run.no_dumps()
     run.collapses([rank], at)
+
+
+def _of_device(run: Run, cause: str, rank: int) -> None:
+    """The truth where the kernel names a device by its address and all processes of the host say the same: whose it is only a log can tell."""
+    tells = run.teller.tells_places and run.world.world_size <= LOUD
+    host = run.host(rank)
+    run.scene.tell(cause, [rank], evict_hosts=[host], **({} if tells else {"or_nobody": True}))
+    if not tells:
+        run.scene.truth |= {"any_of_ranks": True, "tie": True}
 
 
 def gpu_lost(scene: Scene) -> None:
@@ -117,7 +127,7 @@ def nvlink_broken(scene: Scene) -> None:
     run.teller.died([rank], at + 4 * S, 1)
     run.no_dumps()
     run.collapses(run.mates(rank), at + 4 * S)
-    scene.tell("nvlink_fault", [rank], evict_hosts=[run.host(rank)])
+    _of_device(run, "nvlink_fault", rank)
     run.note(variant=variant)
 
 
@@ -138,7 +148,7 @@ def gpu_firmware_timeout(scene: Scene) -> None:
         run.teller.time_outs(at, others, run.call_of, told=[rank])
     run.ended_at = at + (run.teller.torch.timeout_s + 60) * S
     scene.looked_after_s = run.teller.torch.timeout_s + 300.0
-    scene.tell("gpu_fault", [rank], evict_hosts=[run.host(rank)])
+    _of_device(run, "gpu_fault", rank)
 
 
 def illegal_access_everywhere(scene: Scene) -> None:

@@ -71,6 +71,7 @@ def nan_in_replica(scene: Scene) -> None:
         replica,
         any_of_ranks=True,
         tie=True,
+        or_nobody=True,
         action=["rollback", "quarantine_data", "human"],
         attribution=["workload", "platform", "unknown"],
     )
@@ -158,7 +159,7 @@ def silent_corruption_of_two(scene: Scene) -> None:
     _goes_on(run)
     place = scene.world.coordinates(rank)
     pair = [scene.world.rank(place.t, d, place.p, place.c) for d in range(2)]
-    scene.tell("silent_data_corruption", pair, any_of_ranks=True, tie=True, action=["rollback", "human"])
+    scene.tell("silent_data_corruption", pair, any_of_ranks=True, tie=True, or_nobody=True, action=["rollback", "human"])
 
 
 def silent_corruption_unseen(scene: Scene) -> None:
