@@ -36,6 +36,7 @@ _KINDS: Final = (  # the first that fits
     ("data", r"data|batch"),
     ("memory", r"mem(?:cpy|set)"),
 )
+_WAYS: Final = {"forward_s": r"(?i)forward|fwd", "backward_s": r"(?i)backward|bwd"}
 _ORIGIN_S: Final = 1e6  # a start of more is no time since a step began: of a clock that is not known
 
 
@@ -119,9 +120,17 @@ class Sums:
         yield TABLES["ops"], TABLES["ops"].frame(rows.to_dict())
         end = pl.col("start_s") + pl.col("op_s")
         computed = pl.col("op_s").filter(pl.col("kind") == "compute")
+        way = {
+            name: pl.col("op_s").filter((pl.col("kind") == "compute") & pl.col("op").str.contains(pattern))
+            for name, pattern in _WAYS.items()
+        }
         self._sums.append(
             rows.group_by("rank", "step", maintain_order=True).agg(
-                pl.col("record", "stage").first(), end.max().alias("end"), computed.sum().alias("compute"), computed.count().alias("n")
+                pl.col("record", "stage", "dp").first(),
+                end.max().alias("end"),
+                computed.sum().alias("compute"),
+                computed.count().alias("n"),
+                *(part.sum().alias(name) for name, part in way.items()),
             )
         )
 
@@ -130,9 +139,10 @@ class Sums:
         if not self._sums:
             return
         told = pl.concat(self._sums).group_by("rank", "step", maintain_order=True)
-        sums = told.agg(pl.col("record", "stage").first(), pl.col("end").max(), pl.col("compute", "n").sum())
+        sums = told.agg(pl.col("record", "stage", "dp").first(), pl.col("end").max(), pl.col("compute", "n", *_WAYS).sum())
         sums = sums.with_columns(pl.when(pl.col("n") > 0).then("compute").alias("compute_s"), step_s=pl.col("end"))
-        columns = sums.select("record", "rank", "step", "stage", "step_s", "compute_s").to_dict()
+        sums = sums.with_columns(pl.when(pl.col(name) > 0).then(name).alias(name) for name in _WAYS)
+        columns = sums.select("record", "rank", "step", "stage", "dp", "step_s", "compute_s", *_WAYS).to_dict()
         yield TABLES["steps"], TABLES["steps"].frame(columns)
 
     @staticmethod

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 __all__ = [
+    "DP",
     "HOST",
     "LOSS",
     "MAX_TIME_S",
@@ -15,10 +16,12 @@ __all__ = [
     "PER_SECOND",
     "PLAIN",
     "RANK",
+    "SQUARED_TOKENS",
     "STAGE",
     "START",
     "STEP",
     "STEP_TIME",
+    "TOKENS",
     "columns",
     "heading",
     "split",
@@ -39,16 +42,21 @@ RANK: Final = ("global_rank", "world_rank", "rank", "rank_id")
 STEP: Final = ("global_step", "step", "iteration", "iter", "train_step", "step_id")
 HOST: Final = ("host", "hostname", "host_name", "node", "node_name")
 STAGE: Final = ("stage", "pipeline_stage", "pp_stage", "pp_rank", "pp")
+DP: Final = ("dp_rank", "dp", "data_parallel_rank")
+TOKENS: Final = ("num_tokens", "tokens", "n_tokens", "ntokens", "local_tokens", "num_local_tokens", "batch_tokens", "tokens_in_batch")
+SQUARED_TOKENS: Final = ("squared_tokens", "tokens_squared", "sum_squared_lengths", "sum_seqlen_squared", "seqlen_squared_sum", "sum_l2")
 LOSS: Final = ("loss_local", "local_loss", "loss", "train_loss", "lm_loss")
 NORM: Final = ("grad_norm_local", "local_grad_norm", "grad_norm")
 
-# Names of times, unit and a closing "_time" taken off. Forward, backward and optimizer are left out: they include waiting.
+# Names of times, unit and a closing "_time" taken off. Forward and backward may include waiting, and the optimizer does: they are no computation.
 START: Final = frozenset({"t_start", "start", "started_at", "start_at", "start_time", "start_ts", "ts_start", "step_start", "t0", "begin"})
 STEP_TIME: Final = frozenset({"dur", "duration", "elapsed", "step", "step_dur", "step_total", "iteration", "iter", "total", "wall"})
 _PARTS: Final = {
     "compute_s": re.compile(r"^(\w{1,40}_)?(compute|computation)(_(fwd|bwd|forward|backward))?$"),
     "comm_s": re.compile(r"^(\w{1,40}_)?(comm|communication|all_?reduce|reduce_?scatter|all_?gather|p2p)$"),
     "data_s": re.compile(r"^(data|dataloader|(data|batch)_?(load(ing|er)?|wait|fetch|next)|(get|next|fetch)_batch)$"),
+    "forward_s": re.compile(r"^(forward|fwd)(_(pass|compute|computation))?$|^(compute|computation)_(forward|fwd)$"),
+    "backward_s": re.compile(r"^(backward|bwd)(_(pass|compute|computation))?$|^(compute|computation)_(backward|bwd)$"),
     "checkpoint_s": re.compile(r"^(checkpoint|ckpt)(ing|_(save|load|saving|loading))?$"),
 }
 _RUN: Final = re.compile(r"^.{1,200} - ")  # an export of several runs puts "run - " before its metrics

@@ -26,7 +26,23 @@ import polars as pl
 from collectors._groups import plain_text
 from collectors._lines import LINE_BYTES, blocks
 from collectors._stack_dump import host_label, whole_number
-from collectors._step_names import HOST, LOSS, MAX_TIME_S, NORM, PLAIN, RANK, STAGE, START, STEP, STEP_TIME, columns, split
+from collectors._step_names import (
+    DP,
+    HOST,
+    LOSS,
+    MAX_TIME_S,
+    NORM,
+    PLAIN,
+    RANK,
+    SQUARED_TOKENS,
+    STAGE,
+    START,
+    STEP,
+    STEP_TIME,
+    TOKENS,
+    columns,
+    split,
+)
 from collectors._step_units import Seen, units
 from rca.errors import EvidenceError
 from rca.tables import TABLES
@@ -49,6 +65,7 @@ MAX_SAMPLES = 100_000
 _BETWEEN = "\x1f"  # sample ids on their way into a list column
 _FIRST_US, _LAST_US = 946_684_800_000_000, 7_258_118_400_000_000  # 2000 and 2200: outside, a clock that does not count from 1970
 
+_BESIDE: Final = frozenset({"forward_s", "backward_s"})  # times that alone are no timing of a step: they may include waiting
 _CHECKSUM: Final = re.compile(r"^(param(eter)?s?|weights?|model|state)_(crc(32)?|checksum|hash|digest|sha\d*|md5)$|^checksum$")
 _SAMPLES: Final = ("sample_ids", "samples", "sample_id", "sample_indices")
 _SHARD: Final = ("data_shard", "shard", "shard_id", "data_file")
@@ -66,6 +83,9 @@ class _Shape:
     step: str | None
     host: str | None
     stage: str | None
+    dp: str | None
+    tokens: str | None
+    squared: str | None
     start: tuple[str, int] | None  # key, units per second
     times: Mapping[str, tuple[Place, ...]]  # column of `steps` -> what it is the sum of
     loss: str | None
@@ -113,10 +133,10 @@ def _shape(record: Mapping[str, Any]) -> _Shape:
         times[column] = tuple((key, inner, unit or whole) for key, inner, unit, _ in totals or places)
     checksum, loss = next((key for key in record if _CHECKSUM.match(key)), None), first(LOSS)
     is_local = checksum is not None or not _OWN.isdisjoint(record)
-    is_timed = bool(times.keys() - {"step_s"}) or ("step_s" in times and (is_local or loss is None))
+    is_timed = bool(times.keys() - {"step_s", *_BESIDE}) or ("step_s" in times and (is_local or loss is None))
     return _Shape(
-        first(RANK), step, first(HOST), first(STAGE), start, times, loss, first(NORM), checksum, first(_SAMPLES), first(_SHARD),
-        is_local, is_timed,
+        first(RANK), step, first(HOST), first(STAGE), first(DP), first(TOKENS), first(SQUARED_TOKENS),
+        start, times, loss, first(NORM), checksum, first(_SAMPLES), first(_SHARD), is_local, is_timed,
     )  # fmt: skip
 
 
@@ -230,7 +250,9 @@ def _record(line: bytes) -> dict[str, Any] | Skip:
     return record if isinstance(record, dict) else Skip(None, "no JSON object")
 
 
-_STEPS: Final = ("record", "rank", "step", "host", "stage", "started_at", "step_s", "compute_s", "comm_s", "data_s", "checkpoint_s")
+_OF_A_STEP: Final = ("record", "rank", "step", "host", "stage", "dp", "num_tokens", "squared_tokens", "started_at")
+_TIMES: Final = ("step_s", "compute_s", "comm_s", "data_s", "checkpoint_s", "forward_s", "backward_s")
+_STEPS: Final = (*_OF_A_STEP, *_TIMES)
 _PROGRESS: Final = ("record", "rank", "step", "loss", "grad_norm", "is_finite", "param_checksum", "sample_ids", "data_shard")
 
 
@@ -246,11 +268,17 @@ def _frames(timed: Sequence[tuple[Any, ...]], local: Sequence[tuple[Any, ...]]) 
 
 
 def _times(record: Mapping[str, Any], shape: _Shape, rank: int | None, told: Units, problems: MutableSequence[str]) -> tuple[Any, ...]:
-    """host to checkpoint_s of a row of `steps`; why a time that was written is left null goes to `problems`."""
+    """host to backward_s of a row of `steps`; why a time that was written is left null goes to `problems`."""
     host = host_label(plain_text(record[shape.host])) if shape.host else None
     stage = _whole(record[shape.stage]) if shape.stage else None
+    dp, tokens = (_whole(record[key]) if key else None for key in (shape.dp, shape.tokens))
+    squared = _finite(_number(record[shape.squared])) if shape.squared else None
     started = _instant_us(record[shape.start[0]], shape.start[1]) if shape.start else None
-    return host, stage, started, *(_sum(record, shape.times.get(column, ()), rank, told, problems) for column in _STEPS[6:])
+    sums = [
+        _sum(record, shape.times.get(column, ()), rank, told, [] if column in _BESIDE else problems)  # told of those that are compared
+        for column in _TIMES
+    ]
+    return host, stage, dp, tokens, squared, started, *sums
 
 
 def _sum(record: Mapping[str, Any], places: Sequence[Place], rank: int | None, told: Units, problems: MutableSequence[str]) -> float | None:
