@@ -170,6 +170,15 @@ def test_several_ranks_in_code_of_their_own_are_no_reason_to_evict() -> None:
     assert eviction_plan([finding], roster(case)) is None
 
 
+def test_victims_are_never_evicted_by_themselves() -> None:
+    """One rank that waits, and ranks at transfers while the rest of their pipeline looks like everybody else."""
+    usual = dict.fromkeys(range(32), "grad_sync")
+    for places in ({9: "irecv"}, {9: "all_gather"}, {24: "irecv", 26: "irecv"}):
+        case = tables(FIGURE_7, [usual | places] * 2)
+        assert found(case).ranks == ()
+        assert eviction_plan([found(case)], roster(case)) is None
+
+
 def test_several_patterns_may_be_the_rule_of_one_stage() -> None:
     """In every copy tensor rank 0 is elsewhere than its peer."""
     job = Job({"tp": 2, "pp": 1, "dp": 6}, per_host=2)

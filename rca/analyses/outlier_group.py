@@ -101,16 +101,17 @@ def _of_group(job: _Job) -> Finding:
     if len(acting) == 1 and _stays(job, acting[0]):
         return _of_rank(job, acting[0], found)
     suspects = acting or _end_of_chain(job)
-    says = (
-        f"{ranks_text(odd)} stand apart from their pipeline stages, where {job.apart.share:.0%} of the ranks look alike; {_shared(found)}"
-    )
-    says += f"; {_doing(job, suspects)}, the others wait for others" if suspects else "; all of them wait for others" if not acting else ""
+    stands = "stands apart from its pipeline stage" if len(odd) == 1 else "stand apart from their pipeline stages"
+    says = f"{ranks_text(odd)} {stands}, where {job.apart.share:.0%} of the ranks look alike; {_shared(found)}"
+    if 0 < len(suspects) < len(odd):
+        says += f"; {_doing(job, suspects)}, the others wait for others"
+    elif not acting:
+        says += "; all that is seen there is waiting for others"
     is_once = job.num_samples < MIN_SAMPLES
     if is_once:
         says += "; there is one sample, and a moment of a running job may look the same"
     numbers = _numbers(job, suspects or odd)
-    # A rank that acts is in code of its own: no host is evicted for that. A process that cannot be dumped has none to show.
-    if found is not None and not is_once and all(rank in job.shown.failed for rank in acting):
+    if found is not None and not is_once and _may_go(job, found, acting):
         numbers["cover"] = numbers_of(found, odd, suspects)
     ranks = found.ranks if found is not None else frozenset(odd)
     where = tuple(sorted({on[rank] for rank in ranks if rank in on}))
@@ -120,6 +121,16 @@ def _of_group(job: _Job) -> Finding:
     )  # fmt: skip
 
 
+def _may_go(job: _Job, found: Cover, acting: Sequence[int]) -> bool:
+    """Whether an eviction may follow: not for ranks in code of their own (a process that cannot be dumped shows none), and not for victims alone,
+    which are one rank that waits, or ranks at transfers with somebody who looks like everybody else."""
+    odd = job.apart.ranks
+    if acting:
+        return all(rank in job.shown.failed for rank in acting)
+    is_told = any(label(job.view(rank)) != P2P for rank in odd) or found.ranks & job.everyone <= set(odd)
+    return len(odd) > 1 and is_told
+
+
 def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
     """The one rank that does not wait for others."""
     view = job.view(rank)
@@ -127,10 +138,11 @@ def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
     others = tuple(r for r in job.apart.ranks if r != rank)
     says = f"rank {rank} alone does not wait for others: it is {_place(view)}"
     if others:
-        says += f", and {ranks_text(others)}, apart from the same stages, only wait{'s' if len(others) == 1 else ''} for it"
+        whose, waits = ("its stage", "waits") if len(others) == 1 else ("their stages", "wait")
+        says += f", and {ranks_text(others)}, apart from {whose} too, only {waits} for it"
     elif not job.apart.num_stages:
         says += f", while everybody else waits, and no group of like stacks is the rule ({_sizes(job)} ranks)"
-    if rank not in job.shown.failed:
+    if rank not in job.shown.failed and view.wait_kind != "none":  # inside torch itself it may be the device that does not answer
         says += "; no host is evicted for what code does"
     on = hosts(job.case)
     return Finding(
