@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rca.drills._synthetic_world import World
+from rca.drills.simulated._confusions import CONFUSIONS
 from rca.drills.simulated._emit import frames, write
 from rca.drills.simulated._kinds import KINDS, Kind, class_of, layouts
 from rca.drills.simulated._scene import Scene, Steps, new_scene
 
-__all__ = ["KINDS", "Kind", "Scene", "Steps", "World", "class_of", "frames", "layouts", "simulate", "write"]
+__all__ = ["CONFUSIONS", "KINDS", "Kind", "Scene", "Steps", "World", "class_of", "frames", "layouts", "simulate", "write"]
 
 
 def simulate(kind: str, world: World, seed: int, confusions: Sequence[Callable[[Scene], None]] = ()) -> Scene:

@@ -47,8 +47,11 @@ def kernel_files(
     seed: int,
     skew_ns: Mapping[str, int],
     ends_at: Mapping[str, int] | None = None,
+    zone_h: int | None = None,
 ) -> dict[str, list[str]]:
-    """Path -> lines of the log of each host, and hosts.json where stamps count from boot. `ends_at`: hosts that wrote nothing after an instant."""
+    """Path -> lines of the log of each host, and hosts.json where stamps count from boot. `ends_at`: hosts that wrote nothing after an
+    instant. `zone_h`: hours that local time is ahead of UTC, where hosts.json shall tell it.
+    """
     rng = random.Random(f"kernel:{seed}")
     files: dict[str, list[str]] = {}
     stamp = _STAMPS[form]
@@ -58,15 +61,16 @@ def kernel_files(
         last = (ends_at or {}).get(host)
         lines = sorted(line for line in [*ordinary, *told.get(host, ())] if last is None or line[0] <= last)
         # A clock that is off shows in wall stamps; what counts from boot is right, and so is a boot that the right clock tells.
-        off = 0 if form in ("since_boot", "kmsg") else skew_ns.get(host, 0)
+        off = 0 if form in ("since_boot", "kmsg") else skew_ns.get(host, 0) + (HOUR * (zone_h or 0) if form in ("ctime", "syslog") else 0)
         files[f"kernel/{host}.{'journal' if form in ('journal', 'syslog') else 'dmesg'}.log"] = [
             stamp(at + off, booted[host] + off, host, text, number) for number, (at, text) in enumerate(lines)
         ]
+    is_local = form in ("ctime", "syslog") or zone_h is not None
+    facts = {host: {"zone_offset_s": 3600 * (zone_h or 0)} if is_local else {} for host in hosts}
     if form in ("since_boot", "kmsg", "ctime"):
-        facts = {host: {"boot_time_ns": booted[host], **({"zone_offset_s": 0} if form == "ctime" else {})} for host in hosts}
+        facts = {host: {"boot_time_ns": booted[host], **facts[host]} for host in hosts}
+    if any(facts.values()):
         files["kernel/hosts.json"] = json.dumps(facts, indent=1).split("\n")
-    elif form == "syslog":
-        files["kernel/hosts.json"] = json.dumps({host: {"zone_offset_s": 0} for host in hosts}, indent=1).split("\n")
     return files
 
 

@@ -41,6 +41,7 @@ def text_files(scene: Scene) -> dict[str, list[str]]:
         files |= kernel_files(
             run.kernel, hosts, form=run.form, booted=boots(hosts, began, scene.seed), began_at=began, captured_at=run.captured_at,
             seed=scene.seed, skew_ns=skew, ends_at=run.kernel_ends,
+            zone_h=run.book.zone_h or None,
         )  # fmt: skip
     return files
 
