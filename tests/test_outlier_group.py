@@ -125,7 +125,7 @@ def test_two_hung_copies_are_two_groups_and_a_plan_counts_two_faults() -> None:
     assert finding.hosts == ("m0", "m1", "m6", "m7")
     plan = eviction_plan([finding], roster(case))
     assert plan is not None
-    assert (plan.kind, plan.group, plan.machine_precision) == ("cover", None, 0.5)
+    assert (plan.kind, plan.group, plan.machine_precision) == ("pp", None, 0.5)
 
 
 def test_one_host_goes_before_any_group() -> None:
