@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from rca.files import MAX_BYTES, is_plain
 from rca.incidents.incident import merged
 from rca.incidents.records import NOTE, is_id, iso
 
-__all__ = ["MAX_LINE_BYTES", "MAX_TEXT", "AlreadyOpen", "Note", "Notebook", "notebook"]
+__all__ = ["MAX_LINE_BYTES", "MAX_TEXT", "AlreadyOpen", "Note", "Notebook", "append_line", "notebook"]
 
 Note = dict[str, Any]
 MAX_TEXT = 65536  # characters of a note: a page, not a log
@@ -59,17 +59,27 @@ class Notebook:
                 f"that is too long for a note (more than {MAX_TEXT:,} characters): put it into the folder as a file and name it"
             )
         file = self.file(note["incident_id"])
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with _locked(file) as handle:
-                size = os.fstat(handle).st_size
-                if note["kind"] == "open" and any(one["kind"] == "open" for one in _read(file)[0]):
-                    raise AlreadyOpen(f"{note['incident_id']} is open already: {file}")
-                is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-                _write(handle, b"\n" + line if is_torn else line, size)
-        except OSError as error:
-            raise UsageError(f"{file}: the note cannot be written ({error.strerror or error})") from None
+
+        def check() -> None:
+            if note["kind"] == "open" and any(one["kind"] == "open" for one in _read(file)[0]):
+                raise AlreadyOpen(f"{note['incident_id']} is open already: {file}")
+
+        append_line(file, line, check)
         return file
+
+
+def append_line(file: Path, line: bytes, check: Callable[[], None] = lambda: None) -> None:
+    """Write a line (with its end) behind what a file holds, at once and under a lock; `check` may refuse once the lock is held. Raises UsageError
+    where it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(file) as handle:
+            size = os.fstat(handle).st_size
+            check()
+            is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            _write(handle, b"\n" + line if is_torn else line, size)
+    except OSError as error:
+        raise UsageError(f"{file}: the note cannot be written ({error.strerror or error})") from None
 
 
 def notebook(evidence: Path) -> Notebook:

@@ -123,7 +123,7 @@ def _told_earlier(case: Tables) -> list[Failure]:
         found.append(
             Failure(
                 row["what"], (row["sample_id"],), row["data_shard"], row["rank"], row["host"], row["step"], None, "told", None, True,
-                row["attempt"], row["failed_path"] or "", cite,
+                row["failed_attempt"], row["failed_path"] or "", cite,
             )
         )  # fmt: skip
     return found

@@ -29,7 +29,7 @@ STARTS: Final = frozenset({"worker_start_started", "process_restart", "job_start
 MEETS: Final = ("rendezvous_started", "rendezvous_completed")  # of a launcher: from the one to the other the ranks find each other again
 LEAD: Final = timedelta(seconds=5)  # of a line before the fault: two hosts' clocks kept by NTP, and buffering, explain so much
 WARM_UP_STEPS: Final = 1  # the first holds compilation and allocation
-NOT_OF_THE_JOB: Final = "notes"  # evidence of this kind is about the incident
+NOT_OF_THE_JOB: Final = ("notes", "quarantine")  # evidence of this kind is about the incident
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _launched(case: Tables, lines: list[tuple[datetime, str, str]], began: datet
 def fingerprint(case: Tables) -> tuple[int, str]:
     """How many different files the evidence has, and 16 hex digits that change when their content does; notes of an incident are left out."""
     rows = case.table("evidence").select("evidence_id", "kind").collect()
-    ids = sorted({id_ for id_, kind in rows.iter_rows() if kind != NOT_OF_THE_JOB})
+    ids = sorted({id_ for id_, kind in rows.iter_rows() if kind not in NOT_OF_THE_JOB})
     return len(ids), hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
 
 

@@ -77,7 +77,7 @@ DECLARED: Final[tuple[Table, ...]] = (
         Column("step", INT, "step at which it failed"),
         Column("rank", INT, "rank on which it failed"),
         Column("host", TEXT, "host on which it failed"),
-        Column("attempt", INT, "launch in which it failed, where the file tells"),
+        Column("failed_attempt", INT, "launch in which it failed, where the file tells"),
         Column("failed_path", TEXT, "file that shows it"),
         Column("failed_record", TEXT, "place in that file"),
         lead=FROM,
