@@ -7,7 +7,7 @@ for a transfer, and every other copy waits in the gradient sync, for the copy th
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -121,9 +121,9 @@ def hung(job: Job, culprit: int, *, place: str = "code", shows: bool = True) -> 
     return found
 
 
-def lost(places: Mapping[int, str], share: float, rng: random.Random) -> dict[int, str]:
-    """Without the dumps of a share of the ranks."""
-    return {rank: place for rank, place in places.items() if rng.random() >= share}
+def lost(places: Mapping[int, str], share: float, rng: random.Random, keeping: Collection[int] = ()) -> dict[int, str]:
+    """Without the dumps of a share of the ranks; `keeping` lose none."""
+    return {rank: place for rank, place in places.items() if rank in keeping or rng.random() >= share}
 
 
 def jittered(

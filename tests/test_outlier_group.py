@@ -170,6 +170,15 @@ def test_several_ranks_in_code_of_their_own_are_no_reason_to_evict() -> None:
     assert eviction_plan([finding], roster(case)) is None
 
 
+def test_a_rank_of_the_group_without_a_stack_is_looked_at_before_any_host_goes() -> None:
+    places = {rank: place for rank, place in figure_7().items() if rank != 30}
+    case = tables(FIGURE_7, [places] * 2)
+    finding = found(case)
+    assert finding.numbers["candidates"] == [30, 31]
+    assert "rank 30 there left no stack" in finding.says
+    assert eviction_plan([finding], roster(case)) is None
+
+
 def test_victims_are_never_evicted_by_themselves() -> None:
     """One rank that waits, and ranks at transfers while the rest of their pipeline looks like everybody else."""
     usual = dict.fromkeys(range(32), "grad_sync")
@@ -201,14 +210,15 @@ def test_simulated_hangs_evict_the_culprits_group_also_with_dumps_missing(sizes:
     job = Job(sizes, ORDERS[order], per_host)
     rng = random.Random(order)
     for culprit in rng.sample(range(job.size), 3):
-        case = tables(job, [lost(hung(job, culprit, shows=False), 0.1, rng)] * 2, told=rng.choice(["coordinates", "groups"]))
+        own = {rank for rank, at in enumerate(job.at) if at["dp"] == job.at[culprit]["dp"]}
+        left = lost(hung(job, culprit, shows=False), 0.1, rng, keeping=own)
+        case = tables(job, [left] * 2, told=rng.choice(["coordinates", "groups"]))
         finding = found(case)
         assert finding.ranks == ()
         plan = eviction_plan([finding], roster(case))
         assert plan is not None
-        copy = {job.host(rank) for rank, at in enumerate(job.at) if at["dp"] == job.at[culprit]["dp"]}
         assert job.host(culprit) in plan.hosts
-        assert set(plan.hosts) <= copy
+        assert set(plan.hosts) <= {job.host(rank) for rank in own}
 
 
 @pytest.mark.parametrize("place", ["code", "loader"])

@@ -11,7 +11,8 @@
    the smallest group, if it does not wait while all others do; else the recorder's numbers decide, and this question stays open.
 5. The root may sit beside the main thread. When all main threads look alike and the checkpoint threads or processes of one rank alone are busy
    in one place in every sample, while those of others rest or wait for others, that rank is named.
-6. A single sample shows a moment: then the group is a note, and no eviction follows.
+6. A single sample shows a moment: then the group is a note, and no eviction follows. None follows either where a rank of the group left no stack:
+   that may be the one all others wait for, and its stack is cheaper than its hosts.
 Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5). The per-stage rule and the fall-backs are ours.
 """
 
@@ -110,8 +111,11 @@ def _of_group(job: _Job) -> Finding:
     is_once = job.num_samples < MIN_SAMPLES
     if is_once:
         says += "; there is one sample, and a moment of a running job may look the same"
-    numbers = _numbers(job, suspects or odd)
-    if found is not None and not is_once and _may_go(job, found, acting):
+    unseen = sorted(found.ranks - set(job.shown.views)) if found is not None else []
+    if unseen:
+        says += f"; {ranks_text(unseen)} there left no stack and may be the one that they wait for"
+    numbers = _numbers(job, sorted({*(suspects or odd), *unseen}))
+    if found is not None and not is_once and not unseen and _may_go(job, found, acting):
         numbers["cover"] = numbers_of(found, odd, suspects)
     ranks = found.ranks if found is not None else frozenset(odd)
     where = tuple(sorted({on[rank] for rank in ranks if rank in on}))
