@@ -30,6 +30,7 @@ _LOOKS: Final = {  # cause -> what to run on the first host named, and what it s
     "slow_rank": ("nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE; uptime", "clocks, throttling, load of the host"),
 }
 LOOK_INSIDE: Final = frozenset({"unknown", "code_hang"})  # causes for which the stack of the living process tells more
+MAX_SAMPLES: Final = 16  # named in one command
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what Slurm takes as one node
 _ALL: Final = "all"  # to Slurm every node there is
 _NUMBERED: Final = re.compile(r"(.*?)(\d+)")
@@ -38,7 +39,7 @@ _NUMBERED: Final = re.compile(r"(.*?)(\d+)")
 def commands(verdict: Verdict, roster: Roster, evict: Sequence[str]) -> tuple[str, ...]:
     """Lines a person may run, in this order: a look at what the verdict rests on or leaves open, then a drain for hosts to replace."""
     looks = [_look(verdict, roster, roster.spelled(verdict.hosts[0]))] if verdict.ranks and verdict.hosts else []
-    return tuple(line for line in (*looks, _drain(verdict, [roster.spelled(host) for host in evict])) if line)
+    return tuple(line for line in (*looks, *_leave_out(verdict), _drain(verdict, [roster.spelled(host) for host in evict])) if line)
 
 
 def _look(verdict: Verdict, roster: Roster, host: str) -> str:
@@ -55,6 +56,18 @@ def _look(verdict: Verdict, roster: Roster, host: str) -> str:
         return f"ssh {_word(host)} sudo py-spy dump --native --pid {roster.pids[rank]}   # the trainer of rank {rank}, before anything is stopped"
     return (
         f"ssh {_word(host)} 'grep -lzx RANK={rank} /proc/[0-9]*/environ'   # processes of rank {rank}: the trainer and its loader workers"
+    )
+
+
+def _leave_out(verdict: Verdict) -> tuple[str, ...]:
+    """Lines that put samples on the list of those to leave out, and that hand the list to the loader."""
+    told = verdict.data["sample_ids"] if verdict.data and verdict.cause == "bad_sample" else ()
+    ids = [shlex.quote(str(one)) for one in told if not str(one).startswith("-")][:MAX_SAMPLES]
+    if not ids:
+        return ()
+    return (
+        f"rca quarantine PATH --add {' '.join(ids)} --because 'rca: {verdict.cause}'   # the list keeps who put it there, and why",
+        "rca quarantine PATH --ids > bad.txt   # for the loader",
     )
 
 

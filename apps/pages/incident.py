@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from apps.pages._decision import decision
 from apps.pages._evidence import evidence, unseen
 from apps.pages._record import record
 from apps.pages._stages import notes_shown, opened, overruled, stages_shown, untold
@@ -120,6 +121,8 @@ def _answer(look: Look, incident: str | None) -> None:
         else:
             st.caption("Commands, to be checked and run by a person")
         quote(advice.commands)
+    if not instead:
+        decision(advice)
 
 
 def _plain(word: str) -> str:

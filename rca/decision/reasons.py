@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rca.checkpoints import Rollback
+from rca.checkpoints import Rollback, first_divergence
 from rca.policies import Rule
 from rca.roster import Roster
 from rca.types import Finding, Verdict
 
 __all__ = ["because", "instead"]
+
+SDC = "silent_data_corruption"
 
 _BECAUSE = {
     "retry": "nothing here says that a restart meets the same fault again; watch whether it comes back on the same host",
@@ -65,8 +67,8 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return f"sources name different hosts for {which} (sources_disagree): find out which is right before draining any"
     if action == "replace" and verdict.ranks and not verdict.hosts:
         return "the rank is known but not its host: give a rank map (rank,host) and ask again"
-    if verdict.cause == "silent_data_corruption" and not verdict.ranks and not verdict.hosts:
-        return "state after the fault cannot be trusted; which chip is wrong is open: replay on all hosts (rca replay plan) before any is used again"
+    if verdict.cause == SDC and not verdict.ranks and not verdict.hosts:
+        return _open_chip(verdict, roster, findings)
     if verdict.data and action == "quarantine_data":
         return f"the same sample would fail again: leave out {_samples(verdict.data)} and restart"
     if action == "human" and verdict.ranks and verdict.cause == "unknown":
@@ -83,8 +85,30 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return "nothing points anywhere yet: collect recorder dumps and two rounds of stacks of every rank, and ask again"
     if verdict.cause == "planned_stop" and any(f.numbers.get("is_time_limit") for f in findings):
         return "its time limit ended it, nobody decided to: resubmit it from the last checkpoint, or with a longer limit"
-    since = f"step {verdict.step}" if verdict.step is not None else "it"
-    return _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since)
+    step = first_divergence(verdict, findings)
+    since = f"step {step}" if step is not None else "it"
+    told = _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since)
+    return (
+        f"{told}, and keep {', '.join(verdict.hosts)} out of use until a double run clears or proves it" if _is_isolated(verdict) else told
+    )
+
+
+def _is_isolated(verdict: Verdict) -> bool:
+    return verdict.cause == SDC and bool(verdict.hosts)
+
+
+def _open_chip(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> str:
+    """Which hosts stay out of use where wrong bits were seen and no chip is named: those that fit, else all."""
+    fitting = {rank for f in findings for name in ("suspects", "candidates") for rank in f.numbers.get(name, ()) if isinstance(rank, int)}
+    told = {str(host) for f in findings for host in f.numbers.get("candidate_hosts", ())}
+    hosts = sorted(told or set(roster.hosts_of(tuple(sorted(fitting)))))
+    step = first_divergence(verdict, findings)
+    back = "" if step is None else f" (go back to before step {step})"
+    which = f"one of {', '.join(hosts)} may hold it" if hosts else "all hosts may hold it"
+    return (
+        f"state after the fault cannot be trusted{back}; which chip is wrong is open, {which}: "
+        "keep them out of use until a replay (rca replay plan) clears them"
+    )
 
 
 def _runs(ranks: Sequence[int]) -> str:
