@@ -17,7 +17,7 @@ from rca.case import MemoryCase
 from rca.tables import TABLES
 
 AXES = ("tp", "cp", "pp", "dp")
-ORDERS = {"tp-pp-dp": ("tp", "pp", "dp"), "tp-dp-pp": ("tp", "dp", "pp")}  # fastest first; the second is Megatron's default
+ORDERS = {"tp-pp-dp": ("tp", "cp", "pp", "dp"), "tp-dp-pp": ("tp", "cp", "dp", "pp")}  # fastest first; the second is Megatron's default
 WRAPPER = ("train:train_step", "train:main", "train:<module>")
 PLACES: dict[str, tuple[tuple[str, ...], str, str]] = {  # name -> (frames, innermost first; activity; wait kind)
     "grad_sync": (("torch/distributed/distributed_c10d:all_reduce", "train:sync"), "train_step", "collective"),

@@ -86,7 +86,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if len(everyone) < MIN_SEEN or len(everyone) <= INSIDE_SHARE * len(shown.views):
         why = f"of {len(shown.views)} ranks {len(everyone)} are seen inside the training loop"
         raise NotEnoughEvidence(f"{why}: at least {MIN_SEEN}, and most of them, are needed to tell a group")
-    job = _Job(case, shown, usual, apart(shown, usual, stages(case), copies(case)), everyone)
+    job = _Job(case, shown, usual, apart(shown, usual, stages(case), case.derive(copies)), everyone)
     if job.apart.ranks:
         return [_of_group(job)]
     if saver := _beside(job):
@@ -111,7 +111,7 @@ def _of_group(job: _Job) -> Finding:
     is_once = job.num_samples < MIN_SAMPLES
     if is_once:
         says += "; there is one sample, and a moment of a running job may look the same"
-    unseen = sorted(found.ranks - set(job.shown.views)) if found is not None else []
+    unseen = _unseen(job, found) if found is not None else []
     if unseen:
         says += f"; {ranks_text(unseen)} there left no stack and may be the one that they wait for"
     numbers = _numbers(job, sorted({*(suspects or odd), *unseen}))
@@ -123,6 +123,13 @@ def _of_group(job: _Job) -> Finding:
         "outlier_group", "group_apart_once" if is_once else "group_apart", says, hosts=where, groups=_group_names(found),
         scope=f"apart {where} {_group_names(found)}", numbers=numbers | _measures(found), cites=_cites(job, (*suspects, *odd)),
     )  # fmt: skip
+
+
+def _unseen(job: _Job, found: Cover) -> list[int]:
+    """Ranks of the group that left no stack, of the copies of the model that stand apart: on a host others may run too."""
+    copy_of = job.case.derive(copies)
+    own = {copy_of.get(rank) for rank in job.apart.ranks}
+    return sorted(rank for rank in found.ranks - set(job.shown.views) if copy_of.get(rank) in own)
 
 
 def _may_go(job: _Job, found: Cover, acting: Sequence[int]) -> bool:

@@ -54,7 +54,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(
             f"{len(used)} rounds of stacks of a job that runs: {ROUNDS}, some 10 s apart, are needed to tell a slow group"
         )
-    stage, copy_of = stages(case), copies(case)
+    stage, copy_of = stages(case), case.derive(copies)
     odd = [apart(replace(job, views={r: [v] for r, v in of.items()}, last=of, failed={}), of, stage, copy_of).ranks for of in used]
     won = vote(odd, case.derive(parts), len(job.views))
     if won is None or won.flags <= MAJORITY * won.rounds:
