@@ -52,10 +52,10 @@ def kernel_files(
     """Path -> lines of the log of each host, and hosts.json where stamps count from boot. `ends_at`: hosts that wrote nothing after an
     instant. `zone_h`: hours that local time is ahead of UTC, where hosts.json shall tell it.
     """
-    rng = random.Random(f"kernel:{seed}")
     files: dict[str, list[str]] = {}
     stamp = _STAMPS[form]
     for host in hosts:
+        rng = random.Random(f"kernel:{seed}:{host}")
         span = range(min(began_at, captured_at) - HOUR, captured_at)
         ordinary = [(rng.choice(span), rng.choice((*BENIGN, *MORE_BENIGN))) for _ in range(rng.randrange(2, 8))]
         last = (ends_at or {}).get(host)
