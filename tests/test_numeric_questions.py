@@ -130,7 +130,9 @@ class TestSlowRank:
     def test_heavy_stage_accuses_nobody(self) -> None:
         compute = pace(9, 8, 40, noise=0.05)
         compute[4:] *= 1.6
-        assert accused(ask(timed(compute, num_stages=2), "slow_rank")) == [("slow_stage", ())]
+        case = timed(compute, num_stages=2)
+        assert accused(ask(case, "uneven_work")) == [("heavy_stage", ())]
+        assert (ask(case, "slow_rank").status, accused(ask(case, "slow_rank"))) == ("blind", [])
 
     def test_rank_that_waits_for_its_batches(self) -> None:
         compute = pace(10, 8, 40, noise=0.03)
@@ -294,11 +296,21 @@ class TestLossAnomaly:
     def test_jump_that_stays_counts_and_one_that_heals_does_not(self) -> None:
         data = written(8, 40)
         spoil(data, 1, 20, 40, loss=40.0, grad_norm=9.0)
-        for last in (21, 24, 30):
+        for last in (21, 24, 25):
             for step in range(20, last):
                 spoil(data, 1, step, 40, loss=40.0, grad_norm=9.0)
             outcome = ask(progress_case(data), "loss_anomaly")
             assert (outcome.status, accused(outcome)) == ("clear", [("healed", ())]), last
+        for rank in range(8):
+            for step in range(20, 30):
+                spoil(data, rank, step, 40, loss=40.0, grad_norm=9.0)
+        assert accused(ask(progress_case(data), "loss_anomaly")) == [("healed", ())], "all at once, and it came back"
+        data = written(8, 40)
+        for step in range(20, 30):
+            spoil(data, 1, step, 40, loss=40.0, grad_norm=9.0)
+        assert accused(ask(progress_case(data), "loss_anomaly"))[0] == ("spike_local", (1,)), (
+            "ten batches in a row on one rank are no chance"
+        )
         for step in range(20, 40):
             spoil(data, 1, step, 40, loss=40.0, grad_norm=9.0)
         finding = only(ask(progress_case(data), "loss_anomaly"))

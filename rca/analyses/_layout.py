@@ -11,7 +11,7 @@ import polars as pl
 
 from rca.types import Tables
 
-__all__ = ["Replicas", "hosts", "model_peers", "replicas", "stages", "unseen"]
+__all__ = ["Replicas", "batches", "hosts", "model_peers", "replicas", "stages", "unseen"]
 
 # Groups whose members all work on the same layers; world, mp, pp and embedding groups reach across stages.
 _INSIDE_A_STAGE = ("dp", "tp", "cp", "ep", "dp_cp", "tp_cp", "tp_dp", "expert_tp", "expert_dp")
@@ -46,6 +46,15 @@ def stages(case: Tables) -> dict[int, Hashable]:
         for rank in members[1:]:
             stage[root(rank)] = root(members[0])
     return {rank: root(rank) for rank in sorted(stage)}
+
+
+def batches(case: Tables) -> dict[int, Hashable]:
+    """rank -> the replica that works on one batch with it (data and context coordinate), as timings or a map tell; empty where neither does."""
+    told = case.table("steps").select("rank", "dp").drop_nulls().unique().collect()
+    if told.height:
+        return dict(told.unique("rank", keep="none").sort("rank").iter_rows())
+    rows = case.table("ranks").filter(pl.col("rank").is_not_null() & pl.col("dp").is_not_null()).select("rank", "dp", "cp")
+    return {rank: (dp, cp) for rank, dp, cp in rows.unique("rank", keep="first", maintain_order=True).sort("rank").collect().iter_rows()}
 
 
 @dataclass(frozen=True)

@@ -8,26 +8,33 @@
    slowest are taken for its victims. All ranks of one host: the host. Many ranks at once: nobody.
 4. The same for the time a rank waits for its next batch, against all others, in units of the usual step.
 5. A rank whose times contradict the clock by far (microseconds under a name of milliseconds) is shown and not compared: nobody is accused by it.
-6. A stage whose ranks all compute longer than other stages in nearly all steps has more work: nobody is accused.
+6. Where the tokens of every batch are told and explain the times, what counts is what a rank takes beyond them. Work that is uneven itself is
+   another question (uneven_work); it leaves open whether a slower rank hides in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from rca.analyses._lasting import MIN_LENGTH, Rise, medians, over_peers, rises
-from rca.analyses._layout import hosts, stages, unseen
-from rca.analyses._step_times import Times, began, cite_step, step_rows, times
-from rca.analyses._time_units import PARTS, OddTimes, odd_times
+from rca.analyses._layout import hosts, unseen
+from rca.analyses._step_times import Times, began, cite_step, times
+from rca.analyses._time_units import PARTS, OddTimes
+from rca.analyses._uneven_work import WARM_UP, by_stage, uneven, work, workload
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
@@ -37,32 +44,23 @@ SIGNS = {
     "slow_compute": Sign("slowness", ("slow_rank", "gpu_fault", "unknown")),
     "slow_host": Sign("slowness", ("slow_rank", "host_fault", "unknown")),
     "slow_data": Sign("slowness", ("data_stall", "storage_stall", "unknown")),
-    "slow_stage": Sign("stage", ("stage_imbalance", "unknown")),
     "units_disagree": Sign("contradiction", ()),
 }
 
-WARM_UP = 2  # first steps: compilation, allocation, first touch of the data
 SLOWER = math.log(1.2)  # times the peers; GREYHOUND verifies suspects at 1.1 to 1.2
 MIN_PEERS = 2  # of a stage, or it is open whether one is slow or the other fast
 BASELINE = 8  # first steps of a rank that stand for its usual pace
 BASELINE_ERROR = 4 * 1.25 / math.sqrt(BASELINE)  # noise widths by which the median of so few may be off in one of many ranks
 WAITS = 0.25  # of a usual step, that a rank waits longer for its batch than others do
-HEAVIER = math.log(1.3)  # times the other stages; first and last ones are always a little heavier
-ALWAYS = 0.9  # of the steps in which a heavier stage is heavier
 VICTIM = 0.5  # of the slowest one's slowness: whoever has less only shares its host or its cables
 MANY = 1 / 3  # of the ranks slow at once is no longer an exception
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
-    """A finding for the ranks that compute slower, one for those that wait longer for data, one per heavy stage, one for times in odd units."""
-    rows = step_rows(case, warm_up=WARM_UP)
-    odd = odd_times(rows)
-    rows = rows.filter(~pl.col("rank").is_in([rank.rank for rank in odd]))
-    compute, data = (
-        times(rows.filter(pl.col("compute_s") > 0), "compute_s"),
-        times(rows, "data_s"),
-    )  # a step without any computation is none
-    stage = stages(case)
+    """A finding for the ranks that compute slower, one for those that wait longer for data, one for times in odd units."""
+    of = case.derive(work)
+    rows, odd, compute, stage = of.rows, of.odd, of.compute, of.stage
+    data = times(rows, "data_s")
     found: list[Finding] = [_units(odd)] if odd else []
     if waits := _waiting(data, rows):
         found.append(_finding("slow_data", waits, data, rows, case))
@@ -73,23 +71,27 @@ def analyse(case: Tables) -> Sequence[Finding]:
     elif len(compute.ranks) < 2 or len(compute.steps) <= MIN_LENGTH:
         blind = f"{len(compute.steps)} steps of {len(compute.ranks)} ranks after the first {WARM_UP}: too few to tell slowness from noise"
     else:
-        slow, blind = _slow(compute, stage)
+        slow, blind = _slow(compute, stage, workload(of))
         if slow:
             found.append(_finding("slow_compute", slow, compute, rows, case))
-        found += _heavy_stages(compute, stage, {rise.row for rise in slow}, rows)
+        elif (work_is := case.derive(uneven)) is not None and (work_is.is_batches or work_is.heavy):
+            blind = blind or "no rank is slower than its peers, but the work itself is uneven (uneven_work): a slower rank may hide in it"
     if not found and (blind := blind or unseen(case, compute.ranks, also=rows["rank"].unique().to_list())):
         raise NotEnoughEvidence(blind)
     return found
 
 
-def _slow(compute: Times, stage: Mapping[int, Hashable]) -> tuple[list[Rise], str]:
-    """Ranks whose computation rises, and why one may have been missed ("" = every rank was compared with its peers)."""
+def _slow(compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None) -> tuple[list[Rise], str]:
+    """Ranks whose computation rises, and why one may have been missed ("" = every rank was compared with its peers).
+
+    `expected`: what their tokens let expect, as logarithms; then what they take beyond it counts.
+    """
     import numpy as np
 
-    logs = np.log(compute.values)
+    logs = np.log(compute.values) - (0.0 if expected is None else expected)
     excess = np.full(logs.shape, np.nan)
     alone: list[int] = []
-    for members in _by_stage(compute.ranks, stage):
+    for members in by_stage(compute.ranks, stage):
         if len(members) > MIN_PEERS:
             excess[members] = over_peers(logs[members])
         else:
@@ -106,14 +108,6 @@ def _slow(compute: Times, stage: Mapping[int, Hashable]) -> tuple[list[Rise], st
     if alone:
         return slow, "no rank changed its pace; whether one was slow from the start, only two peers of its pipeline stage can tell"
     return slow, ""
-
-
-def _by_stage(ranks: Sequence[int], stage: Mapping[int, Hashable]) -> list[list[int]]:
-    """Rows by pipeline stage; a rank whose stage is not known stands alone."""
-    found: dict[Hashable, list[int]] = defaultdict(list)
-    for row, rank in enumerate(ranks):
-        found[("of", stage[rank]) if rank in stage else ("alone", rank)].append(row)
-    return list(found.values())
 
 
 def _without_victims(found: Sequence[Rise]) -> list[Rise]:
@@ -172,25 +166,3 @@ def _units(odd: Sequence[OddTimes]) -> Finding:
     )
     numbers = {"candidates": ranks, "says_s": round(first.says_s, 6), "clock_s": round(first.clock_s, 6)}
     return Finding("slow_rank", "units_disagree", says, scope=f"units of {ranks}", numbers=numbers, cites=cites)
-
-
-def _heavy_stages(compute: Times, stage: Mapping[int, Hashable], slow: set[int], rows: pl.DataFrame) -> list[Finding]:
-    """Stages whose ranks compute longer than those of other stages in nearly all steps; slow ranks left out."""
-    import numpy as np
-
-    by_stage = {stage[compute.ranks[m[0]]]: m for m in _by_stage(compute.ranks, stage) if compute.ranks[m[0]] in stage}
-    by_stage = {name: left for name, members in by_stage.items() if (left := [m for m in members if m not in slow])}
-    if len(by_stage) < 2:
-        return []
-    heights = over_peers(np.log(np.array([medians(compute.values[members]) for members in by_stage.values()])))
-    found = []
-    for members, height in zip(by_stage.values(), heights, strict=True):
-        known = height[np.isfinite(height)]
-        if not known.size or np.mean(known >= HEAVIER) < ALWAYS:
-            continue
-        ranks = [compute.ranks[m] for m in members]
-        ratio = math.exp(float(np.median(known)))
-        says = f"the pipeline stage of ranks {', '.join(map(str, ranks[:8]))} computes {ratio:.2f} times as long as the other stages in all steps"
-        cites = tuple(cite_step(rows, ranks[0], compute.steps[0], "compute_s"))
-        found.append(Finding("slow_rank", "slow_stage", says, scope=f"stage of {ranks}", numbers={"ratio": round(ratio, 3)}, cites=cites))
-    return found

@@ -1,0 +1,288 @@
+"""Is the work itself uneven: between pipeline stages, or between batches from step to step? Measured on what each rank computed in each step.
+
+1. The logarithm of a time is split: what its stage usually takes, what the rank takes more than its stage in all steps, what all ranks of the stage
+   take more in this step, and the rest: what this rank takes more in this step alone.
+2. A step is as long as its slowest rank. What that costs goes away by halves: with the rest taken away (the same batches), with the usual times of
+   the stages made equal (the same work). `batches` and `stages` are the shares of the loss that each repair wins back.
+3. A rest alone is no uneven batch: busy hosts make one too. It follows the batches where it goes with the tokens; or is the same on other stages
+   of the replica, which work on the same batch (where no replicas are told, on the one rank of another stage that goes best with each); or is
+   the same in forward and backward and new in every step.
+4. Where tokens are told, the work of a batch is a x tokens + b x squared lengths + c (ResiHP): what a rank takes beyond that is its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from rca.analyses._lasting import MIN_LENGTH, medians, over_peers
+from rca.analyses._layout import batches, stages
+from rca.analyses._step_times import Times, step_rows, times
+from rca.analyses._time_units import OddTimes, odd_times
+from rca.types import Tables
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
+
+__all__ = ["WARM_UP", "Uneven", "Work", "by_stage", "uneven", "work", "workload"]
+
+WARM_UP: Final = 2  # first steps: compilation, allocation, first touch of the data
+MIN_PEERS: Final = 3  # ranks of a stage, of which a middle can be told
+VARIES: Final = 0.03  # of a step, that the rest of the rank in the middle varies: below that is what any machine does
+COSTS: Final = 1.1  # times as long as with even work: as what-if analysis (OSDI'25) counts a job that is held up
+SAME: Final = 0.8  # correlation from which the rest is that of the batch
+OTHER: Final = 0.5  # correlation below which it is not
+TOGETHER: Final = 0.9  # the same of forward and backward of one rank, which a busy host may slow both
+RENEWED: Final = 0.3  # correlation of a rest with that of the step before, below which every batch is a new one
+TWIN_STEPS: Final = 16  # steps from which the best of a thousand unrelated ranks does not go with one by chance
+MAX_TWINS: Final = 64  # ranks whose twins are looked for
+LARGE: Final = 1 / 3  # of the loss, that uneven batches cost at least; what else costs is mended beside
+WHOLE: Final = 0.05  # of the computation, that forward and backward may miss of it
+FITS: Final = 0.5  # of the variance of the times, that the tokens have to explain
+TRIM: Final = 3.0  # widths of the rest of the fit, beyond which a time is left out of it
+HEAVIER: Final = math.log(1.3)  # times the other stages; first and last ones are always a little heavier
+ALWAYS: Final = 0.9  # of the steps in which a heavier stage is heavier
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each rank computed in each step, and which ranks do the same work."""
+
+    compute: Times
+    stage: Mapping[int, Hashable]
+    rows: pl.DataFrame
+    odd: list[OddTimes]  # ranks whose times cannot be in the unit that they are said to be in
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """Rows of the matrix by stage; all of them where no stage is told."""
+        return by_stage(self.compute.ranks, self.stage) if self.stage else [list(range(len(self.compute.ranks)))]
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """What uneven work costs, as times and shares; `sign` = by what the rest follows the batches ("" = it does not, or nothing tells)."""
+
+    costs: float  # times as long as with even work
+    batches: float
+    stages: float
+    sign: str
+    correlation: float
+    why: str  # what speaks against batches, or is missing; "" = nothing
+    heavy: Sequence[tuple[tuple[int, ...], float]]  # ranks of a stage that is heavier in nearly all steps, and how many times
+
+    @property
+    def is_batches(self) -> bool:
+        """Whether batches are what costs most."""
+        return bool(self.sign) and self.costs >= COSTS and self.batches >= max(LARGE, self.stages)
+
+
+def by_stage(ranks: Sequence[int], stage: Mapping[int, Hashable]) -> list[list[int]]:
+    """Places by pipeline stage; a rank whose stage is not known stands alone."""
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for row, rank in enumerate(ranks):
+        found[("of", stage[rank]) if rank in stage else ("alone", rank)].append(row)
+    return list(found.values())
+
+
+def work(case: Tables) -> Work:
+    """Computation of all ranks whose times can be compared, first steps left out. For `case.derive`."""
+    rows = step_rows(case, warm_up=WARM_UP)
+    odd = odd_times(rows)
+    rows = rows.filter(~pl.col("rank").is_in([rank.rank for rank in odd]))
+    compute = times(rows.filter(pl.col("compute_s") > 0), "compute_s")  # a step without any computation is none
+    return Work(compute, stages(case), rows, odd)
+
+
+def uneven(case: Tables) -> Uneven | None:
+    """What uneven work costs; None where too few ranks or steps are told. For `case.derive`."""
+    import numpy as np
+
+    of = case.derive(work)
+    values = of.compute.values
+    if len(of.compute.ranks) < 2 or len(of.compute.steps) <= MIN_LENGTH:
+        return None
+    logs = np.log(values)
+    rest, rank, usual = np.zeros_like(logs), np.zeros((len(logs), 1)), np.zeros((len(logs), 1))
+    for members in of.groups:
+        middle = medians(logs[members])
+        usual[members] = np.nanmedian(middle)
+        if len(members) >= MIN_PEERS:
+            excess = logs[members] - middle
+            rank[members] = medians(excess.T)[:, None]
+            rest[members] = excess - rank[members]
+    even = math.log(float(np.mean(np.exp(usual))))
+    ideal, real = _slowest(logs - rest - rank - usual + even), _slowest(logs)
+    lost = real - ideal
+    shares = [(real - _slowest(repaired)) / lost if lost > 0 else 0.0 for repaired in (logs - rest, logs - usual + even)]
+    widths = [float(np.nanstd(rest[row])) for row in range(len(rest)) if np.any(rest[row])]
+    told = "", 0.0, ""
+    if real >= COSTS * ideal and shares[0] >= LARGE and widths and float(np.median(widths)) >= VARIES:
+        told = _follows(case, of, rest)
+    return Uneven(real / ideal, shares[0], shares[1], *told, _heavy(of, logs))
+
+
+def _slowest(logs: Matrix) -> float:
+    """Usual time of a step that is as long as its slowest rank, s."""
+    import numpy as np
+
+    return float(np.median(np.exp(np.nanmax(logs, axis=0))))
+
+
+def _follows(case: Tables, of: Work, rest: Matrix) -> tuple[str, float, str]:
+    """By what the rest follows the batches, with which correlation, and what speaks against it or is missing."""
+    import numpy as np
+
+    ranks = of.compute.ranks
+    tokens = workload(of, least=0.0)
+    if tokens is not None and (found := _correlation(rest, _rest(tokens, of.groups))) is not None:
+        if found >= SAME:
+            return "tokens", found, ""
+        if found < OTHER:
+            return "", found, f"the tokens of the batches do not go with it (correlation {found:.2f})"
+    batch = batches(case)
+    same: dict[Hashable, list[int]] = defaultdict(list)
+    for row, rank in enumerate(ranks):
+        if rank in batch and rank in of.stage:
+            same[batch[rank]].append(row)
+    elsewhere = np.full_like(rest, np.nan)
+    for members in same.values():
+        for row in members:
+            others = [other for other in members if of.stage[ranks[other]] != of.stage[ranks[row]]]
+            if others:
+                elsewhere[row] = rest[others].mean(axis=0)
+    if (found := _correlation(rest, elsewhere)) is not None:
+        if found >= SAME:
+            return "stages", found, ""
+        if found < OTHER:
+            return "", found, f"other stages that work on the same batch are not long with it (correlation {found:.2f}): noise of the hosts"
+    elif not same and (twins := _twins(of, rest)) is not None and twins >= TOGETHER:
+        return "twins", twins, ""
+    forward, backward = (_aligned(of, column) for column in ("forward_s", "backward_s"))
+    if not np.any(np.abs(forward + backward - of.compute.values) <= WHOLE * of.compute.values):
+        return "", 0.0, "neither tokens nor replicas nor forward and backward are told, by which batches could be known"
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pair = [_rest(np.log(part), of.groups) for part in (forward, backward)]
+    found, again = _correlation(*pair), _correlation(rest[:, 1:], rest[:, :-1])
+    if found is None or again is None or found < TOGETHER:
+        return "", found or 0.0, "forward and backward are not long together: noise of the hosts"
+    if again > RENEWED:
+        return (
+            "",
+            found,
+            f"a rank that is long in one step is so in the next (correlation {again:.2f}): of the host, or of its share of the data",
+        )
+    return "ways", found, ""
+
+
+def _rest(logs: Matrix, groups: Sequence[Sequence[int]]) -> Matrix:
+    """What each rank has more in each step than its stage in that step and itself in all; NaN where a stage has too few ranks."""
+    import numpy as np
+
+    rest = np.full_like(logs, np.nan)
+    for members in groups:
+        if len(members) >= MIN_PEERS:
+            excess = logs[members] - medians(logs[members])
+            rest[members] = excess - medians(excess.T)[:, None]
+    return rest
+
+
+def _aligned(of: Work, column: str) -> Matrix:
+    """Another column of the same ranks and steps; NaN where it is not told."""
+    import numpy as np
+
+    ranks, steps = of.compute.ranks, of.compute.steps
+    values = np.full(of.compute.values.shape, np.nan)
+    known = of.rows.filter(pl.col(column).is_not_null() & pl.col("rank").is_in(ranks) & pl.col("step").is_in(steps))
+    values[np.searchsorted(ranks, known["rank"]), np.searchsorted(steps, known["step"])] = known[column].cast(pl.Float64)
+    return values
+
+
+def _correlation(one: Matrix, other: Matrix) -> float | None:
+    """Correlation of what both tell, spikes limited; None where they tell nothing, or one never varies."""
+    import numpy as np
+
+    known = np.isfinite(one) & np.isfinite(other)
+    if np.sum(known) <= MIN_LENGTH * MIN_PEERS:
+        return None
+    pair = []
+    for values in (one[known], other[known]):
+        width = float(np.median(np.abs(values))) * 1.4826
+        if width <= 0:
+            return None
+        pair.append(np.clip(values, -TRIM * width, TRIM * width))
+    return float(np.corrcoef(pair[0], pair[1])[0, 1])
+
+
+def _twins(of: Work, rest: Matrix) -> float | None:
+    """Where no replicas are told: the correlation with the rank of another stage that goes best with each, in the middle; None = too few steps."""
+    import numpy as np
+
+    groups = [members for members in of.groups if len(members) >= MIN_PEERS and of.compute.ranks[members[0]] in of.stage]
+    whole = [np.array([row for row in members if np.isfinite(of.compute.values[row]).all()], dtype=int) for members in groups]
+    if len(groups) < 2 or rest.shape[1] < TWIN_STEPS or min(map(len, whole)) < MIN_PEERS:
+        return None
+    one, other = (rest[rows] for rows in sorted(whole, key=len)[:2])
+    one = one[:MAX_TWINS]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = [part / np.sqrt(np.sum(part**2, axis=1, keepdims=True)) for part in (one, other)]
+    best = np.nan_to_num(scaled[0] @ scaled[1].T).max(axis=1)
+    return float(np.median(best))
+
+
+def workload(of: Work, *, least: float = FITS) -> Matrix | None:
+    """The logarithm of what the tokens of each batch let expect, by the ranks of its stage; None where they are not told, or explain too little."""
+    import numpy as np
+
+    tokens, squared = (_aligned(of, column) for column in ("num_tokens", "squared_tokens"))
+    values = of.compute.values
+    if np.mean(np.isfinite(tokens)[np.isfinite(values)]) < ALWAYS or np.nanstd(tokens) <= 0:
+        return None
+    if np.all(np.diff(tokens, axis=1) > 0):
+        return None  # counted up from the beginning: not those of a step
+    expected = np.full_like(values, np.nan)
+    for members in of.groups:
+        parts = [tokens[members].ravel(), *([squared[members].ravel()] if np.isfinite(squared[members]).all() else [])]
+        sides, took = np.column_stack([np.ones(parts[0].size), *parts]), values[members].ravel()
+        known = np.isfinite(sides).all(axis=1) & np.isfinite(took)
+        kept = known
+        for _ in range(3):
+            if np.sum(kept) <= MIN_LENGTH:
+                return None
+            scale = np.abs(sides[kept]).max(axis=0)
+            scale[scale == 0] = 1.0
+            solved = np.linalg.lstsq(sides[kept] / scale, took[kept], rcond=None)[0]
+            off = np.log(np.maximum(took, 1e-300)) - np.log(np.maximum(sides / scale @ solved, 1e-9))
+            width = float(np.median(np.abs(off[known] - np.median(off[known])))) * 1.4826
+            kept = known & (np.abs(off - np.median(off[known])) <= TRIM * max(width, 1e-3))
+        expected[members] = np.log(np.maximum(sides / scale @ solved, 1e-9)).reshape(len(members), -1)
+    own, left = (_rest(logs, of.groups) for logs in (np.log(values), np.log(values) - expected))
+    explained = 1 - float(np.nanmedian(np.abs(left))) ** 2 / max(float(np.nanmedian(np.abs(own))) ** 2, 1e-12)
+    return expected if explained >= least else None
+
+
+def _heavy(of: Work, logs: Matrix) -> list[tuple[tuple[int, ...], float]]:
+    """Stages whose ranks compute longer than those of other stages in nearly all steps."""
+    import numpy as np
+
+    ranks = of.compute.ranks
+    groups = [members for members in of.groups if ranks[members[0]] in of.stage]
+    if len(groups) < 2:
+        return []
+    low = [
+        np.sort(logs[members], axis=0)[(len(members) - 1) // 2] for members in groups
+    ]  # of two ranks the faster one: both have to be heavy
+    found = []
+    for members, height in zip(groups, over_peers(np.array(low)), strict=True):
+        known = height[np.isfinite(height)]
+        if len(members) > 1 and known.size and np.mean(known >= HEAVIER) >= ALWAYS:
+            found.append((tuple(ranks[row] for row in members), math.exp(float(np.median(known)))))
+    return found

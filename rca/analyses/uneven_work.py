@@ -1,0 +1,97 @@
+"""Is the work itself uneven: has one pipeline stage more of it than the others, or do batches differ from step to step? Nobody is accused.
+
+1. Take what each rank computed in each step, and split it (rca/analyses/_uneven_work.py) into its stage's usual time, its own slowness, and what it
+   takes more in one step alone. What each of these costs is what a step would be shorter without it.
+2. A stage whose ranks all compute longer than other stages in nearly all steps has more work.
+3. Batches differ where what a rank takes more in one step alone costs most, and goes with its batch: with its tokens, with the other stages of its
+   replica, or with forward and backward alike while it is new in every step. Long sequences cost more than their tokens: attention is quadratic.
+4. Where the two meet, the one that costs more names the cause; the other is told beside. Where something varies from step to step that nothing
+   connects with batches, no cause is named: busy hosts look the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rca.analyses._layout import unseen
+from rca.analyses._step_times import cite_step
+from rca.analyses._uneven_work import COSTS, WARM_UP, Uneven, Work, uneven, work
+from rca.analyses._words import ranks_text
+from rca.errors import NotEnoughEvidence
+from rca.types import Cite, Finding, Sign, Tables
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
+
+NEEDS = ("steps",)
+USES = ("ranks", "groups", "memberships")
+SIGNS = {
+    "heavy_stage": Sign("imbalance", ("stage_imbalance", "unknown")),
+    "uneven_batches": Sign("imbalance", ("data_imbalance", "unknown")),
+    "lesser": Sign("mention", (), is_note=True),
+}
+FOLLOWS: Final = {
+    "tokens": "it goes with the tokens of their batches",
+    "stages": "the other stages of a replica, which work on the same batch, are long in the same steps",
+    "twins": "each goes with one rank of another stage, as if they worked on the same batch",
+    "ways": "forward and backward are long together, and it is new in every step",
+}
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """A finding for what costs most of uneven batches and heavy stages, and notes for the rest."""
+    of, found = case.derive(work), case.derive(uneven)
+    if found is None:
+        told = f"{len(of.compute.steps)} steps of {len(of.compute.ranks)} ranks with a time of computation, after the first {WARM_UP}"
+        raise NotEnoughEvidence(f"{told}: too few to tell uneven work")
+    heavy = [_heavy_stage(of, ranks, ratio, found) for ranks, ratio in found.heavy]
+    if found.is_batches:
+        return [_uneven_batches(of, found), *(_lesser(finding) for finding in heavy)]
+    is_open = found.costs >= COSTS and found.batches > max(found.stages, 0.0) and bool(found.why)
+    if is_open:
+        found_notes = [_lesser(finding) for finding in heavy]
+        if found_notes:
+            return found_notes
+        raise NotEnoughEvidence(
+            f"what ranks take more in one step alone makes the steps {found.costs:.2f} times as long as even work; {found.why}"
+        )
+    if not heavy and (blind := unseen(case, of.compute.ranks, also=of.rows["rank"].unique().to_list())):
+        raise NotEnoughEvidence(blind)
+    return heavy
+
+
+def _heavy_stage(of: Work, ranks: tuple[int, ...], ratio: float, found: Uneven) -> Finding:
+    says = f"the pipeline stage of {ranks_text(ranks)} computes {ratio:.2f} times as long as the other stages in all steps"
+    cites = tuple(cite_step(of.rows, ranks[0], of.compute.steps[0], "compute_s"))
+    numbers = {"ratio": round(ratio, 3), "share": round(found.stages, 3), "costs": round(found.costs, 3)}
+    return Finding("uneven_work", "heavy_stage", says, scope=f"stage of {list(ranks)}", numbers=numbers, cites=cites)
+
+
+def _lesser(finding: Finding) -> Finding:
+    says = f"{finding.says}: it costs less than what differs from step to step"
+    return Finding("uneven_work", "lesser", says, scope=finding.scope, numbers=finding.numbers, cites=finding.cites)
+
+
+def _uneven_batches(of: Work, found: Uneven) -> Finding:
+    """With the step and rank where it shows most."""
+    import numpy as np
+
+    values = of.compute.values
+    high = np.nanmax(values, axis=0) / np.nanmedian(values, axis=0)
+    slowest = [of.compute.ranks[row] for row in np.nanargmax(np.nan_to_num(values), axis=0).tolist()]
+    at = int(np.nanargmax(high))
+    says = (
+        f"which rank computes longest changes from step to step ({len(set(slowest))} ranks in {len(slowest)} steps), and {FOLLOWS[found.sign]} "
+        f"(correlation {found.correlation:.2f}): batches differ, no rank is slow; even batches would win {found.batches:.0%} of what is lost back"
+    )
+    numbers = {
+        "share": round(found.batches, 3),
+        "stage_share": round(found.stages, 3),
+        "costs": round(found.costs, 3),
+        "correlation": round(found.correlation, 3),
+        "follows": found.sign,
+    }
+    first = int(np.nanargmax(values[:, 0]))
+    places = [(of.compute.ranks[first], of.compute.steps[0]), (slowest[at], of.compute.steps[at])]
+    cites: tuple[Cite, ...] = tuple(cite for rank, step in places for cite in cite_step(of.rows, rank, step, "compute_s"))
+    return Finding("uneven_work", "uneven_batches", says, scope="batches", numbers=numbers, cites=cites)
