@@ -1,4 +1,4 @@
-"""The text evidence of simulated incidents: every kind plays at its smallest layout, the same seed says the same, confusions leave the truth alone."""
+"""The text evidence of simulated incidents: every kind plays, the same seed says the same, confusions leave the truth alone."""
 
 from __future__ import annotations
 
