@@ -54,8 +54,9 @@ def advised(cause: str, num_before: int, limit: int) -> Advice:
     about = CAUSES[cause]
     ranks = () if cause == "unknown" else (3,)
     told = Verdict(
-        cause=cause, layer=about.layer, attribution=about.attribution, probability=0.97, summary="", ranks=ranks, hosts=WHO.hosts_of(ranks), gpus=(), ranks_probability=0.97,
-        failed_at=AT, step=40, data=None, last_collective=None, ordered_by=None, concurrent=False, proven=False, hypotheses=(),
+        cause=cause, layer=about.layer, attribution=about.attribution, probability=0.97, summary="", ranks=ranks, hosts=WHO.hosts_of(ranks),
+        gpus=(), ranks_probability=0.97, failed_at=AT, step=40, data=None, last_collective=None, ordered_by=None, concurrent=False, proven=False,
+        hypotheses=(),
     )  # fmt: skip
     before = tuple(
         Past(f"INC-{n}", "train-7", n, Fault(cause, ranks, step=40), "retry", AT - timedelta(hours=num_before - n))
