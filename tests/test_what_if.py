@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from _house import ROOT, call
+from _house import ROOT, read_folder
 from _pipeline import Took, pipeline
 
 from rca.case import MemoryCase
+from rca.diagnose import diagnose
 from rca.questions import ask
+from rca.roster import roster
 from rca.tables import TABLES
 from rca.types import Outcome
 
@@ -51,8 +53,12 @@ def test_published_traces(name: str, tmp_path: Path) -> None:
     sign, ranks, cause = PUBLISHED[name]
     (tmp_path / "case").mkdir()
     (tmp_path / "case" / "trace.parquet").write_bytes((TRACES / f"trace-{name}.parquet").read_bytes())
-    found = call("analyse", "straggler_what_if", tmp_path / "case", "--json").doc["findings"]
-    mine = next(finding["numbers"] for finding in found if finding["sign"] == "straggling")
+    with read_folder(tmp_path / "case") as tables:
+        case = MemoryCase(tables)
+        outcomes = [ask(case, question) for question in ("straggler_what_if", "slow_rank", "uneven_work")]
+        verdict = diagnose(outcomes, roster(case))
+    found = outcomes[0].findings
+    mine = next(finding.numbers for finding in found if finding.sign == "straggling")
     told = {kind: json.loads((TRACES / f"{kind}-{name}.json").read_text()) for kind in ("expected", "mw", "ms")}
     assert mine["S"] == pytest.approx(told["expected"]["blocking_slowdown"], rel=0.01)
     for key, column in (("S_t", "optype"), ("S_dp", "dp_rank"), ("S_stage", "stage")):
@@ -61,9 +67,8 @@ def test_published_traces(name: str, tmp_path: Path) -> None:
         }
     for key, kind in (("M_W", "mw"), ("M_S", "ms")):
         assert mine[key] == pytest.approx(told[kind]["rem"], rel=0.01)
-    assert [(finding["sign"], finding["ranks"]) for finding in found if finding["sign"] != "straggling"] == [(sign, ranks)]
-    verdict = call("diagnose", tmp_path / "case", "--json").doc["verdict"]
-    assert (verdict["cause"], verdict["first_failing"]["ranks"]) == (cause, ranks)
+    assert [(finding.sign, list(finding.ranks)) for finding in found if finding.sign != "straggling"] == [(sign, ranks)]
+    assert (verdict.cause, list(verdict.ranks)) == (cause, ranks)
 
 
 def test_even_work_wastes_nothing() -> None:

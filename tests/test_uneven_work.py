@@ -1,0 +1,165 @@
+"""Work that is uneven itself: heavy stages and batches that differ, told from slow ranks and from the noise of hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _house import ROOT, read_folder
+
+from rca.case import MemoryCase
+from rca.diagnose import diagnose
+from rca.questions import ask
+from rca.roster import roster
+from rca.tables import TABLES
+from rca.types import Outcome
+
+TIMINGS = ROOT.parent / "shared" / "cases" / "timings"
+DP, STEPS = 16, 40
+PUBLISHED = {"AR": ("slow_rank", [0]), "ST": ("stage_imbalance", []), "SE": ("data_imbalance", [])}
+
+
+def job(compute: Any, *, told: str = "", tokens: Any = None, squared: Any = None) -> MemoryCase:
+    """Seconds by stage, replica and step; rank = replica + replicas x stage. `told`: dp, ways (forward and backward) or neither."""
+    _, dp, _ = compute.shape
+    stage, replica, step = (grid.ravel() for grid in np.indices(compute.shape))
+    columns: dict[str, Any] = {
+        "evidence_id": ["a" * 16] * compute.size,
+        "record": [f"L{n + 1}" for n in range(compute.size)],
+        "rank": (stage * dp + replica).tolist(),
+        "step": step.tolist(),
+        "stage": stage.tolist(),
+        "compute_s": compute.ravel().tolist(),
+        "dp": replica.tolist() if told == "dp" else None,
+    }
+    if told.startswith("ways"):
+        own = np.exp(np.random.default_rng(1).normal(0, 0.3 if told == "ways apart" else 0.01, compute.shape))
+        forward = compute * 0.33 * own
+        columns |= {"forward_s": forward.ravel().tolist(), "backward_s": (compute - forward).ravel().tolist()}
+    for name, values in (("num_tokens", tokens), ("squared_tokens", squared)):
+        if values is not None:
+            columns[name] = np.broadcast_to(values, compute.shape).ravel().tolist()
+    return MemoryCase({"steps": TABLES["steps"].frame(columns)})
+
+
+def noisy(seed: int, *shape: int, noise: float = 0.01) -> Any:
+    return np.exp(np.random.default_rng(seed).normal(0, noise, shape))
+
+
+def sequences(seed: int, dp: int = DP, steps: int = STEPS) -> tuple[Any, Any, Any]:
+    """Tokens and squared lengths of the batches of each replica and step, and the work they make relative to the usual one."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.lognormal(7, 0.8, (dp, steps, 24)).astype(int) + 1
+    tokens, squared = lengths.sum(axis=2), (lengths.astype(float) ** 2).sum(axis=2)
+    made = tokens / np.median(tokens) + 0.5 * squared / np.median(squared)
+    return tokens, squared, made / np.median(made)
+
+
+def asked(case: MemoryCase, question: str = "uneven_work") -> Outcome:
+    outcome = ask(case, question)
+    assert outcome.status != "failed", outcome.why
+    return outcome
+
+
+def accused(outcome: Outcome) -> list[tuple[str, tuple[int, ...]]]:
+    return [(finding.sign, finding.ranks) for finding in outcome.findings]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_timings(name: str, tmp_path: Path) -> None:
+    if not TIMINGS.is_dir():
+        pytest.skip("the published timings lie outside this repository and are not there: nothing was compared")
+    (tmp_path / "case").mkdir()
+    (tmp_path / "case" / "steps.csv").write_bytes((TIMINGS / f"bytedance_{name}_rank_step.csv").read_bytes())
+    with read_folder(tmp_path / "case") as tables:
+        case = MemoryCase(tables)
+        verdict = diagnose([ask(case, question) for question in ("slow_rank", "uneven_work")], roster(case))
+    assert (verdict.cause, list(verdict.ranks)) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(("told", "sign"), [("dp", "stages"), ("ways", "ways"), ("", "twins")])
+def test_batches_that_differ(told: str, sign: str) -> None:
+    """As sequences of all lengths make them: the same on every stage of a replica, and new in every step."""
+    _, _, made = sequences(1)
+    compute = 5 * noisy(2, 2, DP, STEPS) * made
+    compute[1] *= 1.35  # the last stage is longer too, and costs less
+    if told == "ways":
+        compute = compute[:1]
+    outcome = asked(job(compute, told=told))
+    found = next(finding for finding in outcome.findings if finding.sign == "uneven_batches")
+    assert (found.ranks, found.numbers["follows"]) == ((), sign)
+    assert {sign for sign, _ in accused(outcome)} == {"uneven_batches", *(["lesser"] if told != "ways" else [])}
+    assert (asked(job(compute, told=told), "slow_rank").status) == "blind"
+
+
+@pytest.mark.parametrize("told", ["dp", "ways", "ways apart", ""])
+def test_noise_of_hosts_is_no_uneven_batch(told: str) -> None:
+    compute = 5 * noisy(3, 2, DP, STEPS, noise=0.25)
+    if told == "ways":  # busy hosts slow both for some steps
+        waves = np.repeat(np.random.default_rng(4).normal(0, 0.25, (2, DP, STEPS // 4)), 4, axis=2)
+        compute = 5 * np.exp(waves)
+    outcome = asked(job(compute, told=told))
+    assert (outcome.status, accused(outcome)) == ("blind", []), outcome.why
+
+
+def test_even_work_and_a_slow_rank_are_no_uneven_work() -> None:
+    compute = 5 * noisy(5, 2, DP, STEPS)
+    assert asked(job(compute, told="dp")).status == "clear"
+    compute[1, 3, 12:] *= 1.8
+    assert accused(asked(job(compute, told="dp"))) == []
+    assert accused(asked(job(compute, told="dp"), "slow_rank")) == [("slow_compute", (DP + 3,))]
+
+
+def test_a_stage_of_two_with_one_slow_rank_is_not_heavy() -> None:
+    compute = 5 * noisy(6, 4, 2, STEPS)
+    compute[2, 1] *= 2
+    assert accused(asked(job(compute, told="dp"))) == []
+    compute[2] = 10 * noisy(7, 2, STEPS)
+    assert accused(asked(job(compute, told="dp"))) == [("heavy_stage", ())]
+    assert accused(asked(job(compute[:, :1]))) == []  # one rank a stage: it may be slow
+
+
+class TestTokens:
+    def test_they_tell_batches(self) -> None:
+        tokens, squared, made = sequences(8)
+        for more in ({"tokens": tokens}, {"tokens": tokens, "squared": squared}):
+            outcome = asked(job(5 * noisy(9, 1, DP, STEPS) * made, **more))
+            assert accused(outcome) == [("uneven_batches", ())]
+            assert outcome.findings[0].numbers["follows"] == "tokens"
+
+    def test_that_do_not_go_with_it_speak_against(self) -> None:
+        _, _, made = sequences(10)
+        other, _, _ = sequences(11)
+        outcome = asked(job(5 * noisy(12, 1, DP, STEPS) * made, told="ways", tokens=other))
+        assert (outcome.status, "tokens" in outcome.why) == ("blind", True)
+
+    def test_a_slow_rank_shows_beyond_its_tokens(self) -> None:
+        """1.3 times as slow among batches that differ by 30 %: seen against what the tokens let expect."""
+        tokens, squared, made = sequences(13)
+        compute = 5 * noisy(14, 1, DP, STEPS) * made
+        compute[0, 5, 10:] *= 1.3
+        found = asked(job(compute, tokens=tokens, squared=squared), "slow_rank")
+        assert accused(found) == [("slow_compute", (5,))]
+        assert found.findings[0].numbers["ratio"] == pytest.approx(1.3, rel=0.05)
+
+    def test_heavier_batches_of_one_rank_do_not_make_it_slow(self) -> None:
+        tokens, squared, made = sequences(15)
+        factor = np.where(np.arange(DP) == 4, 1.6, 1.0)[:, None]
+        compute = 5 * noisy(16, 1, DP, STEPS) * made * factor
+        assert accused(asked(job(compute), "slow_rank")) == [("slow_compute", (4,))]
+        given = job(compute, tokens=(tokens * factor).astype(int), squared=squared * factor)
+        assert accused(asked(given, "slow_rank")) == []
+
+    def test_counted_from_the_beginning_they_are_not_those_of_a_step(self) -> None:
+        tokens, _, made = sequences(17)
+        compute = 5 * noisy(18, 1, DP, STEPS) * made
+        outcome = asked(job(compute, told="ways", tokens=np.cumsum(tokens, axis=1)))
+        assert outcome.findings[0].numbers["follows"] == "ways"
+
+
+def test_few_ranks_or_steps_leave_it_open() -> None:
+    assert asked(job(5 * noisy(19, 1, 1, STEPS))).status == "blind"
+    assert asked(job(5 * noisy(19, 2, 4, 8))).status == "blind"
+    assert asked(MemoryCase({"steps": TABLES["steps"].frame({"rank": [0], "step": [1]})})).status == "blind"
