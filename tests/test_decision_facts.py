@@ -20,7 +20,7 @@ from rca.incidents.records import iso
 from rca.roster import roster
 from rca.settings import NOT_SAID, parse
 from rca.tables import TABLES
-from rca.types import Finding, Outcome
+from rca.types import Cite, Finding, Hypothesis, Outcome
 
 
 def line(number: int, signature: str, **more: Any) -> dict[str, Any]:
@@ -43,13 +43,13 @@ class TestLaunches:
         assert told == Launches(2, ("3 launches in one log (logs/run.log L8)",), 1, "f (data.py:7)", ("logs/run.log L3", "logs/run.log L6"))
 
     def test_the_same_exception_after_a_restart_is_the_same_fault_only_if_the_verdict_is_that_line(self) -> None:
-        told = Launches(1, ("2 launches in one log (run.log L5)",), 1, "f (data.py:7)", ("run.log L3",))
-        mine = Finding("first_exception", "raised", "", ranks=(5,), numbers={"frames": ["f (data.py:7)"]})
-        other = Finding("first_exception", "raised", "", ranks=(5,), numbers={"frames": ["g (x.py:1)"]})
-        counts = [
-            (advised(verdict("user_exception"), (f,), facts=replace(NO_FACTS, launches=told)).retries or {})["same_fault"]
-            for f in (mine, other)
-        ]
+        lines = {("a", "L3"): "f (data.py:7)", ("a", "L9"): "g (x.py:1)"}
+        told = Launches(1, ("2 launches in one log (run.log L5)",), 1, "f (data.py:7)", ("run.log L3",), lines)
+        counts = []
+        for record in ("L3", "L9"):
+            found = Finding("first_exception", "raised", "", ranks=(5,), cites=(Cite("log_events", "a", "run.log", record, ""),))
+            carried = verdict("user_exception", hypotheses=(Hypothesis("user_exception", "software", 0.9, (5,), (), (found.id,), ()),))
+            counts.append((advised(carried, (found,), facts=replace(NO_FACTS, launches=told)).retries or {})["same_fault"])
         assert counts == [1, 0]
 
     @pytest.mark.parametrize(

@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import polars as pl
@@ -35,6 +35,9 @@ class Launches:
     same_exception: int = 0  # restarts after which the same exception came again
     code_line: str | None = None  # where it came from, function (file:line)
     raised_at: tuple[str, ...] = ()  # places of it
+    frames: Mapping[tuple[str, str], str] = field(
+        default_factory=dict, compare=False
+    )  # evidence_id, record of a traceback -> its innermost frame
 
 
 NO_LAUNCHES: Final = Launches()
@@ -43,15 +46,23 @@ NO_LAUNCHES: Final = Launches()
 def launches(case: Tables) -> Launches:
     """The restarts that evidence tells."""
     paths = dict(case.table("evidence").select("evidence_id", "path").collect().iter_rows())
-    told = [(count, f"{says} ({paths.get(id_, 'evidence')} {record})") for count, says, id_, record in (*_outright(case), *_in_logs(case))]
+    by_file = _lines(case)
+    rows = (*_outright(case), *_in_logs(by_file))
+    told = [(count, f"{says} ({paths.get(id_, 'evidence')} {record})") for count, says, id_, record in rows]
     told.sort(key=lambda one: (-one[0], one[1]))
-    again, line, places = _raised(case)
+    again, line, places = _raised(by_file)
     return Launches(
         told[0][0] if told else None,
         tuple(says for count, says in told if count)[:MAX_CITES] or tuple(says for _, says in told[:1]),
         again,
         line,
         tuple(f"{paths.get(id_, 'evidence')} {record}" for id_, record in places)[:MAX_CITES],
+        {
+            (id_, line["record"]): line["frames"][0]
+            for id_, lines in by_file.items()
+            for line in lines
+            if line["signature"] == RAISED and line["frames"]
+        },
     )
 
 
@@ -113,18 +124,18 @@ def _numbered(lines: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]
         yield number, line
 
 
-def _in_logs(case: Tables) -> Iterator[Told]:
-    for id_, lines in _lines(case).items():
+def _in_logs(by_file: Mapping[str, list[dict[str, Any]]]) -> Iterator[Told]:
+    for id_, lines in by_file.items():
         starts = [(number, line["record"]) for number, line in _numbered(lines) if line["signature"] == START]
         if starts and starts[-1][0]:  # one launch in a log says nothing of those before, whose logs are elsewhere
             number, record = starts[-1]
             yield number, f"{number + 1} launches in one log", id_, record
 
 
-def _raised(case: Tables) -> tuple[int, str | None, list[tuple[str, str]]]:
+def _raised(by_file: Mapping[str, list[dict[str, Any]]]) -> tuple[int, str | None, list[tuple[str, str]]]:
     """In how many launches beside the first the exception of the last one came, its innermost frame, and where it stands."""
     best: tuple[int, str | None, list[tuple[str, str]]] = (0, None, [])
-    for id_, lines in _lines(case).items():
+    for id_, lines in by_file.items():
         by_fault: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
         for number, line in _numbered(lines):
             if line["signature"] == RAISED and line["exception"] and line["frames"]:

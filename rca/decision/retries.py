@@ -24,9 +24,9 @@ MAX_NAMED: Final = 4
 def fault_of(verdict: Verdict, findings: Sequence[Finding], facts: Facts) -> Fault:
     """What tells this fault from another one."""
     samples = tuple(str(i) for i in verdict.data["sample_ids"]) if verdict.data else ()
-    line = next(
-        (f.numbers["frames"][0] for f in findings if f.ranks == verdict.ranks and f.numbers.get("frames")), facts.launches.code_line
-    )
+    carrying = {i for h in verdict.hypotheses if (h.cause, h.ranks) == (verdict.cause, verdict.ranks) for i in h.supports}
+    cites = [(c.evidence_id, c.record) for f in findings if f.id in carrying for c in f.cites if c.table == "log_events"]
+    line = next((facts.launches.frames[place] for place in cites if place in facts.launches.frames), None)
     return Fault(verdict.cause, verdict.ranks, verdict.hosts, verdict.step, samples, line)
 
 
@@ -36,7 +36,7 @@ def retries(fault: Fault, facts: Facts, history: History, *, limit: int, at: dat
     None = not told.
     """
     earlier = repeats(fault, history, facts.job_id, at=at, fingerprint=facts.fingerprint)
-    # an exception of the log is this fault where the verdict is of code or data: the cause of a killed process leaves none
+    # an exception of the log is this fault where the verdict rests on a traceback from that very line
     in_log = facts.launches.same_exception if fault.code_line is not None and fault.code_line == facts.launches.code_line else 0
     same = max(len(earlier), in_log)
     is_known = bool(history.where) and (history.job_id or facts.job_id) is not None
