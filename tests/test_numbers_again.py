@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from rca.analyses._failures import failures
+from rca.analyses._sample_names import is_unreadable, sample_names
 from rca.case import MemoryCase
 from rca.checkpoints import first_divergence, rollback
 from rca.diagnose import diagnose
@@ -440,6 +441,30 @@ ONCE = (3, "host-b", "131", 0)
 )
 def test_a_sample_that_fails_again_elsewhere_is_bad(now: list[Any], earlier: list[Any], want: list[Any]) -> None:
     assert sample_findings(raised(*now), stale=raised(*earlier, id_="f" * 16) if earlier else None) == want
+
+
+READING = ("__getitem__ (dataset.py:118)", "fetch (torch/utils/data/_utils/fetch.py:52)")
+
+
+@pytest.mark.parametrize(
+    ("exception", "text", "frames", "names"),
+    [
+        ("PIL.UnidentifiedImageError", "cannot identify image file 'shard-00412/5737478.jpg'", READING, ("shard-00412/5737478.jpg",)),
+        ("json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0), record 777", READING, ("777",)),
+        ("OSError", "image file is truncated (12 bytes not processed)", READING, ()),
+        ("zlib.error", "Error -3 while decompressing data: incorrect header check", READING, ()),
+        ("UnicodeDecodeError", "'utf-8' codec can't decode byte 0x8b in position 1: invalid start byte (doc: 19)", READING, ("19",)),
+        ("json.decoder.JSONDecodeError", "Expecting value: record 3", ("load_config (train.py:3)",), None),  # no code that reads data
+        ("IndexError", "index 5 is out of bounds for axis 0 with size 4", READING, None),  # a bug, whatever the number
+        ("KeyError", "'input_ids'", READING, None),
+        (None, None, (), None),
+    ],
+)
+def test_an_exception_that_tells_unreadable_bytes_names_its_sample(
+    exception: str | None, text: str | None, frames: Any, names: Any
+) -> None:
+    assert is_unreadable(exception, text, frames) == (names is not None)
+    assert sample_names(exception, text, frames) == (names or ())
 
 
 def test_what_was_written_down_of_a_sample_counts_once_and_a_list_that_is_not_read_is_told() -> None:

@@ -16,6 +16,7 @@ import polars as pl
 
 from rca.analyses._layout import hosts
 from rca.analyses._numbers import judged
+from rca.analyses._sample_names import sample_names
 from rca.types import Cite, Tables
 
 __all__ = ["READS", "Failure", "by_sample", "failures", "independent", "sound_with"]
@@ -94,18 +95,22 @@ def _of_numbers(case: Tables, paths: dict[str, str], stale: set[str]) -> list[Fa
 
 
 def _of_logs(case: Tables, paths: dict[str, str], stale: set[str]) -> list[Failure]:
-    own = pl.col("signature").is_in(["python_traceback", "loss_nan"]) & pl.col("sample_ids").is_not_null()
+    is_named = pl.col("sample_ids").is_not_null() | (pl.col("signature") == "python_traceback")
+    own = pl.col("signature").is_in(["python_traceback", "loss_nan"]) & is_named
     rows = case.table("log_events", with_stale=True).filter(own & (pl.col("rank").is_not_null() | pl.col("host").is_not_null()))
     where = hosts(case)
     found = []
     for row in rows.sort("evidence_id", "record").collect().iter_rows(named=True):
         id_ = row["evidence_id"]
+        named = tuple(row["sample_ids"] or sample_names(row["exception"], row["message"], row["frames"] or ()))[:MAX_SAMPLES]
+        if not named:
+            continue
         text = f"{row['exception'] or row['signature']}: {row['message'] or ''}"[:200]
         what = "exception" if row["signature"] == "python_traceback" else "not_finite"
         host = row["host"] or (None if id_ in stale else where.get(row["rank"]))
         found.append(
             Failure(
-                what, tuple(row["sample_ids"])[:MAX_SAMPLES], None, row["rank"], host, row["step"], row["logged_at"],
+                what, named, None, row["rank"], host, row["step"], row["logged_at"],
                 "old" if id_ in stale else "now", None, id_ in stale, _attempt(paths.get(id_, "")), paths.get(id_, ""),
                 Cite("log_events", id_, "", row["record"], text),
             )

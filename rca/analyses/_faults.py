@@ -23,6 +23,7 @@ from typing import Final
 from rca.analyses._alive import went_on
 from rca.analyses._job_logs import JobLogs, Line, job_logs
 from rca.analyses._memory_kills import memory_kills
+from rca.analyses._sample_names import IN_DATA, is_unreadable
 from rca.analyses._stops import Stop, earliest, stop_of
 from rca.types import Tables
 
@@ -43,6 +44,7 @@ CLASS: Final[Mapping[str, int]] = {
     "gpu_memory_used_up": 3,
     "host_memory_used_up": 3,
     "bad_sample": 3,
+    "unreadable_data": 3,
     "in_data_code": 3,
     "checkpoint_unreadable": 3,
     "not_finite": 3,
@@ -103,9 +105,6 @@ IN_COMMUNICATION: Final = re.compile(r"distributed_c10d|c10d_logger|torch/distri
 IN_STORAGE: Final = re.compile(r"(?i)urllib3|requests/|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|azure|hdfs|smart_open")
 NO_STORAGE: Final = re.compile(
     r"(?i)no space left|disk quota|stale file handle|input/output error|read-only file system|errno (?:5|28|30|116|122)\b"
-)
-IN_DATA: Final = re.compile(
-    r"(?i)dataset|dataloader|data_loader|collate|decod|tokeniz|__getitem__|_utils/(?:fetch|worker)|sampler|transforms?\b"
 )
 IN_LOAD: Final = re.compile(
     r"(?i)load_state|load_checkpoint|checkpoint\w*:load|torch/serialization|safetensors|load_model|_load\b|restore|resume|distributed/checkpoint"
@@ -204,6 +203,8 @@ def _kind_of_exception(line: Line) -> str:
         return "checkpoint_unreadable"
     if line.sample_ids:
         return "bad_sample"
+    if is_unreadable(line.exception, line.text, line.frames):
+        return "unreadable_data"
     if line.exception == "FloatingPointError":
         return "not_finite"
     return "in_data_code" if any(IN_DATA.search(frame) for frame in line.frames[:6]) else "raised"

@@ -19,9 +19,10 @@ __all__ = ["DRIFT_LOSS", "DRIFT_NORM", "PERSISTS", "SPIKE", "drift_start", "judg
 SPIKE: Final = 5.0  # times the moving median; ByteRobust's alarm for the loss or the gradient norm
 DRIFT_LOSS, DRIFT_NORM = 1.4, 2.0  # times the moving median; from there Gemini 2.5 replays a step
 WINDOW: Final = 32  # steps of the moving median
-MIN_BEFORE: Final = 8  # of them, before a jump can be told
+MIN_BEFORE: Final = 4  # of them, before a jump can be told
 ABOVE_NOISE: Final = 2.0  # times what nine of ten steps of the window stay below
 AFTER: Final = 3  # steps that a jump must last
+LONG: Final = 6  # steps in a row, from which on one that heals later was no chance batch
 HEALED: Final = 1.2  # times the median before the jump: back where it was
 PERSISTS: Final = 32  # skipped steps in a row that are no search for a loss scale: halved so often, the largest usual one (2^32) is 1
 _HELP: Final = (
@@ -35,7 +36,8 @@ def judged(
     rows: pl.LazyFrame, *, series: str, by: str, slack: float = 0.0, epoch: str | None = None, all_of_it: bool = True
 ) -> pl.LazyFrame:
     """The rows with `loss_is` and `norm_is`: nonfinite, passed (not finite, and over), spike, healed, raised, ok; null = not written; with
-    `loss_x` and `norm_x` (times the moving median; null = none) and `run` (0, 1, ...: the pass that the row is of in its file).
+    `loss_x` and `norm_x` (times the moving median; null = none), `is_long` (a jump of LONG steps, healed or not; null = not looked at) and `run`
+    (0, 1, ...: the pass that the row is of in its file).
 
     `series` = column that tells series apart, `by` = step or what counts instead; it must go back by more than `slack` to be another pass,
     and not because another `epoch` begins, in which some trainers count anew.
@@ -84,6 +86,9 @@ def _with_jumps(lines: pl.LazyFrame, series: str, keys: list[str], *, all_of_it:
         _lasting("loss", "loss", SPIKE, DRIFT_LOSS, keys).alias("loss_leaps"),
         _lasting("loss", "loss", DRIFT_LOSS, DRIFT_LOSS, keys).alias("loss_up"),
         _lasting("grad_norm", "norm", SPIKE, DRIFT_NORM, keys).alias("norm_leaps"),
+        (_stays("loss", "loss", DRIFT_LOSS, keys) & (_stays("grad_norm", "norm", DRIFT_NORM, keys) | pl.col("norm_x").is_null())).alias(
+            "is_long"
+        ),
     )
     both = pl.concat([wild, lines.filter(~pl.col("wild"))], how="diagonal").sort("nr")
     loss_x, norm_x = pl.col("loss_x"), pl.col("norm_x")
@@ -133,6 +138,12 @@ def _lasting(value: str, what: str, least: float, stays: float, keys: list[str])
     lowest = stretch.reverse().cum_min().reverse().over(keys)
     is_back = (lowest < HEALED * usual).fill_null(value=False)
     return ((pl.col(f"{what}_x") >= least) & (nearest.is_null() | (nearest >= stays * usual)) & ~is_back).fill_null(value=False)
+
+
+def _stays(value: str, what: str, times: float, keys: list[str]) -> pl.Expr:
+    """Whether it and each of the steps behind it, LONG in all, is so many times the median before it."""
+    behind = [pl.col(value).shift(-step).over(keys) >= times * pl.col(f"{what}_usual") for step in range(LONG)]
+    return pl.all_horizontal(behind).fill_null(value=False)
 
 
 def newest(states: pl.DataFrame, *, series: str, by: str) -> pl.DataFrame:

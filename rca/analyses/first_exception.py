@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from rca.analyses._faults import DEATHS, Fault, Story, story
 from rca.analyses._job_logs import READS, Line, cite_line, step_at_end
+from rca.analyses._sample_names import sample_names
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -32,6 +33,7 @@ SIGNS = {
     "gpu_memory_used_up": Sign("exception", ("gpu_out_of_memory",)),
     "host_memory_used_up": Sign("exception", ("host_out_of_memory",)),
     "bad_sample": Sign("exception", ("bad_sample", "user_exception", "unknown")),
+    "unreadable_data": Sign("exception", ("bad_sample", "user_exception", "storage_stall", "unknown")),
     "in_data_code": Sign("exception", ("bad_sample", "user_exception", "data_stall", "unknown")),
     "checkpoint_unreadable": Sign("exception", ("checkpoint_corrupt", "storage_stall", "user_exception")),
     "not_finite": Sign("numbers", ("numeric_divergence", "silent_data_corruption", "unknown")),
@@ -59,6 +61,7 @@ _WHAT = {
     "gpu_memory_used_up": "its GPU memory was used up",
     "host_memory_used_up": "host memory was used up",
     "bad_sample": "a sample could not be processed",
+    "unreadable_data": "a sample could not be read",
     "in_data_code": "code that prepares samples raised",
     "checkpoint_unreadable": "a checkpoint could not be read",
     "not_finite": "a value was no longer finite",
@@ -95,9 +98,9 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
     logs, fault = told.logs, faults[0]
     everybody = tuple(sorted({rank for f in faults for rank in f.ranks}))
     lines = [line for f in faults for line in f.lines]
-    samples = sorted({sample for line in lines for sample in line.sample_ids})
-    same_sample = len({line.sample_ids for line in lines if line.sample_ids}) == 1 and not told.is_everywhere
-    ranks = everybody if len(faults) == 1 or (fault.kind == "bad_sample" and same_sample) else ()
+    samples = sorted({s for line in lines for s in (line.sample_ids or sample_names(line.exception, line.text, line.frames))})
+    same_sample = len(samples) == 1 and not told.is_everywhere
+    ranks = everybody if len(faults) == 1 or (fault.kind in ("bad_sample", "unreadable_data") and same_sample) else ()
     if fault.kind == "cut_off" and not logs.everyone - set(everybody) <= logs.read_to_the_end:
         ranks = ()  # it may only follow, and so it would have said
     where = f" on {', '.join(logs.hosts_of(everybody))}" if ranks and logs.hosts_of(everybody) else ""

@@ -3,7 +3,8 @@
 1. A rank's own loss and the norm of its own gradients show the step at which it went wrong before averaging spreads it to all. Find the
    earliest step at which one of them is not finite, or jumps against its moving median and stays high (_numbers). Of a run that was resumed the
    newest pass counts.
-2. What passed is a note: a loss that is masked away on one rank, a gradient for which loss scaling skipped the update, a jump that healed.
+2. What passed is a note: a loss that is masked away on one rank, a gradient for which loss scaling skipped the update, a jump that healed. One
+   rank whose numbers stay up for six steps in a row while those of the others do not counts even if it healed: so many batches are no chance.
 3. At that step take the number (loss or gradient norm) that the fewest ranks show: when others still write a sound one, it comes from these.
 4. One rank is accused, unless all that share its batch or its model parallel groups are unseen or as bad: then they stay candidates. All ranks
    at once, and metrics of the whole job, accuse nobody.
@@ -40,6 +41,7 @@ SIGNS = {
 MIN_STEPS = 3  # with a loss or gradient norm, before "all sound" says anything
 MAX_SAMPLES = 64  # listed
 MAX_CITES = 4
+FEW = 4  # of as many ranks one at most: those that share its batch show its loss too
 MAX_SHOWN = 8  # ranks or steps in a sentence
 
 
@@ -51,7 +53,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     )
     if (steps := states["step"].n_unique()) < MIN_STEPS:
         raise NotEnoughEvidence(f"loss or gradient norm of a rank in {steps} steps only")
-    states = newest(states, series="rank", by="step")
+    states = _stubborn(newest(states, series="rank", by="step"))
     anomaly = earliest(states)
     until = anomaly.step if anomaly else None
     notes = [note for kind in ("passed", "healed") if (note := _note(kind, states, until))]
@@ -60,6 +62,15 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if why := unseen(case, states["rank"].unique()):
         raise NotEnoughEvidence(why)
     return notes
+
+
+def _stubborn(states: pl.DataFrame) -> pl.DataFrame:
+    """The same, where a healed jump of few ranks that lasted long is a jump."""
+    is_up = pl.any_horizontal(pl.col(list(SIGNALS)).is_in(["healed", "spike"])).fill_null(value=False)
+    at = states.group_by("step").agg(pl.col("rank").n_unique().alias("all"), pl.col("rank").filter(is_up).n_unique().alias("of"))
+    few = at.filter((pl.col("of") > 0) & (pl.col("of") * FEW <= pl.col("all")))["step"]
+    turns = pl.col("is_long").fill_null(value=False) & pl.col("step").is_in(few.implode())
+    return states.with_columns(pl.when(turns).then(pl.col(s).replace("healed", "spike")).otherwise(s).alias(s) for s in SIGNALS)
 
 
 def _note(kind: str, states: pl.DataFrame, until: int | None) -> Finding | None:
@@ -89,7 +100,7 @@ def _finding(anomaly: Anomaly, states: pl.DataFrame, case: Tables) -> Finding:
     same_batch = frozenset(at.filter(pl.col("sample_ids").is_in(samples[:1]))["rank"]) if samples else frozenset()
     ranks = accused(anomaly, same_batch, case)
     what = (
-        "is not finite" if anomaly.kind == "nonfinite" else f"jumps to {_times(bad, anomaly.signal)} times its moving median and stays high"
+        "is not finite" if anomaly.kind == "nonfinite" else f"jumps to {_times(bad, anomaly.signal)} times its moving median and stays up"
     )
     says = f"step {anomaly.step} is the first at which the {SIGNALS[anomaly.signal]} {what} on {_words('rank', anomaly.bad)}"
     started = int(drift_start(states.filter(pl.col("rank").is_in(anomaly.bad)), by="step", at=anomaly.step))
