@@ -42,6 +42,15 @@ class TestLaunches:
         told = launches(frames(log_events=[*third, *again, *starts]))
         assert told == Launches(2, ("3 launches in one log (logs/run.log L8)",), 1, "f (data.py:7)", ("logs/run.log L3", "logs/run.log L6"))
 
+    def test_folded_tracebacks_count_for_the_launches_in_which_their_rank_failed(self) -> None:
+        def log(folded: int, *ranks: int) -> MemoryCase:
+            rows = [line(1, "worker_started"), line(2, "python_traceback", **self.RAISED, num_folded=folded)]
+            for number, rank in enumerate(ranks):
+                rows += [line(10 * number + 10, "elastic_child_failed", rank=rank), line(10 * number + 11, "worker_started")]
+            return frames(log_events=rows)
+
+        assert [launches(log(*told)).same_exception for told in ((3, 3, 3, 3), (3, 3, 5, 5), (1, 3, 3, 3), (2, 3, 3, 3))] == [2, 0, 0, 1]
+
     def test_the_same_exception_after_a_restart_is_the_same_fault_only_if_the_verdict_is_that_line(self) -> None:
         lines = {("a", "L3"): "f (data.py:7)", ("a", "L9"): "g (x.py:1)"}
         told = Launches(1, ("2 launches in one log (run.log L5)",), 1, "f (data.py:7)", ("run.log L3",), lines)

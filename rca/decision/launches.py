@@ -20,6 +20,7 @@ from rca.types import Tables
 __all__ = ["NO_LAUNCHES", "Launches", "launches"]
 
 ENDS: Final = ("elastic_child_failed", "elastic_root_cause", "elastic_sigterm_victim", "process_signal", "slurm_task_exit")
+FAILED: Final = ("elastic_child_failed", "elastic_root_cause")  # a launcher says which rank did
 START: Final = "worker_started"
 RAISED: Final = "python_traceback"
 JOB_STARTS: Final = ("job_start", "worker_start_started")  # events of trainers and launchers, one at each launch
@@ -98,7 +99,7 @@ def _lines(case: Tables) -> dict[str, list[dict[str, Any]]]:
     rows = (
         case.table("log_events")
         .filter(pl.col("signature").is_in([START, RAISED, *ENDS]))
-        .select("evidence_id", "record", "signature", "rank", "exception", "frames", "message")
+        .select("evidence_id", "record", "signature", "rank", "exception", "frames", "num_folded")
         .collect()
     )
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -133,13 +134,24 @@ def _in_logs(by_file: Mapping[str, list[dict[str, Any]]]) -> Iterator[Told]:
 
 
 def _raised(by_file: Mapping[str, list[dict[str, Any]]]) -> tuple[int, str | None, list[tuple[str, str]]]:
-    """In how many launches beside the first the exception of the last one came, its innermost frame, and where it stands."""
+    """In how many launches beside the first the same exception came, its innermost frame, and where it stands.
+
+    Equal tracebacks of a log are folded into the first: so many launches had it as the folded ones, if its rank failed in that many.
+    """
     best: tuple[int, str | None, list[tuple[str, str]]] = (0, None, [])
     for id_, lines in by_file.items():
+        numbered = list(_numbered(lines))
+        failed: dict[int | None, dict[int, str]] = defaultdict(dict)  # rank -> launch -> where it is said that the rank failed
+        for number, line in numbered:
+            if line["signature"] in FAILED and line["rank"] is not None:
+                failed[line["rank"]].setdefault(number, line["record"])
         by_fault: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
-        for number, line in _numbered(lines):
+        for number, line in numbered:
             if line["signature"] == RAISED and line["exception"] and line["frames"]:
-                by_fault[line["exception"], line["frames"][0]].setdefault(number, line["record"])
+                places = by_fault[line["exception"], line["frames"][0]]
+                places.setdefault(number, line["record"])
+                for later, record in list(failed[line["rank"]].items())[: line["num_folded"] or 1]:
+                    places.setdefault(later, record)
         for (_, frame), places in sorted(by_fault.items()):
             if len(places) - 1 > best[0]:
                 best = (len(places) - 1, frame, [(id_, record) for _, record in sorted(places.items())])
