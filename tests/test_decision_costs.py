@@ -39,6 +39,23 @@ class TestLosses:
         assert "2,048 GPU-hours in 8 h" in found["says"]
         assert "384 GPU-hours" in found["says"]
 
+    def test_where_a_what_if_analysis_looked_it_tells_the_tax(self) -> None:
+        job = Finding("straggler_what_if", "straggling", "", numbers={"S": 1.25, "waste": 0.2})
+        worker = Finding("straggler_what_if", "slow_worker", "", ranks=(5,), numbers={"ratio": 1.5, "share": 0.9})
+        found = loss(
+            verdict("slow_rank"),
+            [self.SLOW, job, worker],
+            step_s=2.0,
+            num_gpus=100,
+            repair_h=1.0,
+            recovery_s=1.0,
+            again_s=0.0,
+            is_running=True,
+        )
+        assert found is not None
+        assert found["degrade_gpu_h"] == pytest.approx([18.0, 18.0])  # 0.2 x 0.9 x 1 h x 100
+        assert "90 % of that goes with it" in found["tax_basis"]
+
     def test_a_short_repair_is_waited_for(self) -> None:
         found = self.told(repair_h=1.0)
         assert (found["degrade_gpu_h"], found["prefers"]) == ([256.0, 256.0], "degrade")

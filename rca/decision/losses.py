@@ -17,6 +17,7 @@ from rca.types import Finding, Verdict
 __all__ = ["CAUSES_OF_TAX", "loss", "slow_tax"]
 
 SLOW: Final = "slow_rank"
+WHAT_IF: Final = "straggler_what_if"  # its findings carry `waste` = 1 - 1/S of the job, and `share` of the loss that goes away with a rank
 LINKS: Final = ("network_fault", "network_transient", "nvlink_fault")  # causes that a route around may mend for a while
 CAUSES_OF_TAX: Final = (SLOW, *LINKS)
 
@@ -27,10 +28,11 @@ def slow_tax(findings: Sequence[Finding], ranks: Sequence[int], step_s: float | 
     By the what-if analysis where one looked; else the excess of its own computation over that of its peers, over the whole step; without the
     length of a step over its own computation, which is the most that it can be.
     """
+    waste = next((f.numbers["waste"] for f in findings if f.analysis == WHAT_IF and f.numbers.get("waste") is not None), None)
     for f in findings:
-        share = f.numbers.get("job_slowdown_share")
-        if isinstance(share, float | int) and set(f.ranks) == set(ranks):
-            return float(share), f"what-if analysis ({f.analysis})"
+        if f.analysis == WHAT_IF and waste is not None and f.numbers.get("share") is not None and set(f.ranks) == set(ranks):
+            share = f.numbers["share"]
+            return waste * share, f"what-if analysis: {100 * waste:.1f} % of the time is lost, and {100 * share:.0f} % of that goes with it"
     for f in findings:
         own, others = f.numbers.get("own_s"), f.numbers.get("others_s")
         if f.sign not in ("slow_compute", "slow_host") or set(f.ranks) != set(ranks) or not own or others is None or own <= others:
