@@ -7,7 +7,7 @@ CASES ?= ../shared/cases
 FUZZ_SECONDS ?= 60
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 
-.PHONY: demo full setup test test-browser check format docs bench fuzz scores clean
+.PHONY: demo full setup test test-browser check format docs accuracy calibrate bench fuzz scores clean
 
 demo: $(VENV)/.user  ## one real incident, start to finish (no torch needed)
 	$(RCA) diagnose data/cases/lock_hang
@@ -37,6 +37,13 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev  ## regenerate the generated pages
 	$(VENV)/bin/python docs/generate.py
+
+accuracy: $(VENV)/.dev  ## play the simulated campaign (15 minutes on two quiet cores) and write docs/accuracy.md; cut short, it goes on
+	$(RCA) drill campaign --out build/campaign || [ $$? = 1 ]
+	$(VENV)/bin/python docs/generate.py --campaign build/campaign/campaign.json
+
+calibrate: $(VENV)/.dev  ## fit the weights of the signs anew (rca/catalogue/bits.csv)
+	$(RCA) drill campaign --calibrate --out build/calibration
 
 bench: $(VENV)/.dev  ## against torchfrtrace, plain unpickling and plain readers of logs, same files, one run
 	$(VENV)/bin/python bench/run.py

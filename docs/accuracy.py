@@ -11,7 +11,7 @@ from typing import Any
 from rca.drills._campaign_shares import wilson
 from rca.drills._campaign_tables import tables as tables_of
 
-__all__ = ["LIVE", "SIMULATED", "keep", "simulated", "tables"]
+__all__ = ["INTRODUCTION", "LIVE", "SIMULATED", "keep", "live", "sections", "simulated"]
 
 RESULTS = Path(__file__).resolve().parents[1] / "data" / "accuracy"
 LIVE, SIMULATED = RESULTS / "live.json", RESULTS / "simulated.json"
@@ -24,6 +24,36 @@ PARTS = {
     "action": "action",
 }
 MARKS = ("right", "open", "wrong")
+INTRODUCTION = """How often answers are right: on small real jobs with an injected fault ([live drills](#live-drills)), and on simulated
+incidents of 8 to 16,384 ranks ([simulated](#simulated-incidents)). The two are never added up.
+
+An answer is *right* when ranks, hosts, cause, layer, attribution, action and evictions all are; *wrong* when it accuses a rank or host that is
+not at fault, evicts one, or names another cause; else *open*: an honest unknown, or right but incomplete. A job that stopped on purpose or ran
+well is right only when nobody is accused. Intervals of shares are Wilson's, bounds of what was never seen Clopper and Pearson's, both at 95 %.
+
+`make accuracy` plays the simulated incidents and writes this page. The live drills are made anew by `rca drill campaign --live --seeds 2 3
+--views all --out DIR` and `python docs/generate.py --campaign DIR/campaign.json`."""
+ABOUT_LIVE = """Each drill is a small real training job with one injected fault ([drills](drills.md)); `rca diagnose` answers from its capture
+without the truth.
+
+The views show the same captures with evidence taken away: one kind of it alone, one kind removed, names scrambled (`flat` keeps the rank in the
+name, `nameless` nothing), 40 % of the ranks lost, another job's logs beside.
+
+All drills run one program on one machine with gloo, and the rules were written by people who knew these faults: the figures bound what goes
+wrong here, not on another cluster. Whole answers for these seeds were right before any of these captures had been looked at; six wrong answers
+of an earlier run, in views of seed 2, led to rules that are in force here."""
+ABOUT_SIMULATED = """Each incident is played by what physically happens: who stops, who then waits, what each process prints and when; then its
+evidence is written as a fleet of its own would (framework, launcher, backend, pace, samples and gaps drawn from the seed), and one to three
+confusions are laid over two thirds of them. Most are handed over as tables, a share as files that every collector reads.
+
+Weights are fitted on other incidents than those counted here: `rca drill campaign --calibrate` takes its own kinds (half of each layer), sizes
+(16, 60, 128 and 512 ranks) and seeds. *Kinds unseen in the fit* are the rows that tell what a stated probability is worth; no figure here comes
+from a size or seed of the fit. Intervals of calibration figures are drawn over kinds, since incidents of one kind resemble each other. The
+method, and what it cannot know: [decision 0025](decisions/0025-weights-are-fitted-around-the-hand-set-ones.md).
+
+The simulator and the rules were made by the same people: a figure here says how often the rules err on what they were told can happen, not how
+often a cluster surprises them. Every row can be made anew: `rca drill run KIND --simulated --ranks N --seed N --out DIR` writes its files and
+its truth."""
 Run = Mapping[str, Any]
 Table = tuple[Sequence[str], list[tuple[object, ...]]]
 
@@ -59,6 +89,15 @@ def _short(run: Run) -> dict[str, Any]:
     }
 
 
+def sections() -> list[tuple[str, str, dict[str, Table]]]:
+    """Heading, text and tables of the two halves of the page."""
+    (made, of_live), (played, of_simulated) = live(), simulated()
+    return [
+        ("Live drills", f"{made}.\n\n{ABOUT_LIVE}", of_live),
+        ("Simulated incidents", f"{played}.\n\n{ABOUT_SIMULATED}", of_simulated),
+    ]
+
+
 def simulated() -> tuple[str, dict[str, Table]]:
     """What the simulated campaign was made with, and its tables; no tables where none is kept."""
     if not SIMULATED.exists():
@@ -71,7 +110,7 @@ def simulated() -> tuple[str, dict[str, Table]]:
     return f"{made}; python {document['made_with']['python']}", tables_of(runs)
 
 
-def tables() -> tuple[str, dict[str, Table]]:
+def live() -> tuple[str, dict[str, Table]]:
     """What the live campaign was made with, and its tables: by fault, by part, by view, and every answer that was wrong."""
     document = json.loads(LIVE.read_text("utf-8"))
     runs: list[Run] = document["runs"]

@@ -260,22 +260,13 @@ def drills_page() -> str:
 
 
 def accuracy_page() -> str:
-    """How often answers on live drills are right."""
-    made, tables = accuracy.tables()
-    parts = [section(name, table(header, rows) if rows else "None.") for name, (header, rows) in tables.items()]
-    introduction = (
-        f"{made}.\n\nEach drill is a small real training job with one injected fault ([drills](drills.md)); `rca diagnose` answers from its capture "
-        "without the truth. An answer is *right* when ranks, hosts, cause, layer, attribution, action and evictions all are; *wrong* when it "
-        "accuses a rank or host that is not at fault, or names another cause; else *open*: an honest unknown, or right but incomplete. "
-        "A job that stopped on purpose or ran well is right only when nobody is accused.\n\n"
-        "The views show the same captures with evidence taken away: one kind of it alone, one kind removed, names scrambled (`flat` keeps "
-        "the rank in the name, `nameless` nothing), 40 % of the ranks lost, another job's logs beside.\n\n"
-        "All drills run one program on one machine with gloo, and the rules were written by people who knew these faults: the figures "
-        "bound what goes wrong here, not on another cluster. Whole answers for these seeds were right before any of these captures had been "
-        "looked at; six wrong answers of an earlier run, in views of seed 2, led to rules that are in force here.\n\n"
-        "Made anew by `rca drill campaign --live --seeds 2 3 --views all --out DIR` and `python docs/generate.py --campaign DIR/campaign.json`."
-    )
-    return page("Accuracy", introduction, parts)
+    """How often answers are right, on live drills and on simulated incidents."""
+    parts = []
+    for heading, text, tables in accuracy.sections():
+        parts.append(
+            section(heading, text, *(f"### {name}\n\n{table(head, rows) if rows else 'None.'}" for name, (head, rows) in tables.items()))
+        )
+    return page("Accuracy", accuracy.INTRODUCTION, parts)
 
 
 def with_regions(path: Path, writers: Mapping[str, Callable[[], str]]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from rca.case import Case, MemoryCase, build
 from rca.diagnose import diagnose
 from rca.drills import simulated
-from rca.drills._campaign_plan import Wanted, class_of, drawn, layout_text, played
+from rca.drills._campaign_plan import Wanted, drawn, layout_text, played
 from rca.drills._campaign_torchfrtrace import beside
 from rca.drills._judge import judge
 from rca.judge import Judgement
@@ -53,7 +53,7 @@ def row(wanted: Wanted, *, is_beside: bool = False) -> Row:
         "way": wanted.way,
         "layout": layout_text(world),
         "confusions": list(confusions),
-        "class": class_of(wanted.kind),
+        "class": simulated.class_of(wanted.kind),
         **_marked(scene.truth, judgement),
         "beside": other,
         "made_s": round(made_s, 2),

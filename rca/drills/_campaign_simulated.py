@@ -9,7 +9,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,9 @@ def made_with() -> dict[str, Any]:
     return {"cpus": os.cpu_count(), "python": platform.python_version(), "rules": rules_version()}
 
 
+@cache
 def rules_version() -> str:
-    """16 hex digits that change with any file that an answer or an incident comes from."""
+    """16 hex digits that change with any file that an answer or an incident comes from; as they were when this process began to ask."""
     digest = hashlib.sha256()
     for folder in ("rca", "collectors"):
         for path in sorted(p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".csv", ".yaml", ".txt")):
