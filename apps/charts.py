@@ -30,6 +30,7 @@ __all__ = [
     "mttr_by_stage",
     "platform_vs_planned",
     "rank_grid",
+    "reliability_diagram",
     "shown",
     "stage_timeline",
 ]
@@ -359,6 +360,30 @@ def platform_vs_planned(frame: pl.DataFrame) -> Figure:
     figure.update_layout(title=_title("Platform, workload or planned"), barmode="stack")
     figure.update_xaxes(title="share, %", range=[0, 100])
     figure.update_yaxes(type="category", autorange="reversed")
+    return figure
+
+
+def reliability_diagram(frame: pl.DataFrame) -> Figure:
+    """Stated probability against what came true. `frame`: `name` (of a series), `stated` (mean of a bin, 0..1), `right`, `count`, and the interval of
+    the share, `low`, `high`; on the diagonal a probability is honest."""
+    figure = _figure(420)
+    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", name="honest", line={"color": INK, "dash": "dot"}, hoverinfo="skip")
+    for number, name in enumerate(frame["name"].unique(maintain_order=True)):
+        part = frame.filter(pl.col("name") == name)
+        share = (part["right"] / part["count"]).to_list()
+        figure.add_scatter(
+            x=part["stated"].to_list(), y=share, mode="lines+markers", name=shown(name),
+            marker={"color": (BLUE, ORANGE, GREEN, PINK)[number % 4], "symbol": ("circle", "diamond", "square", "x")[number % 4], "size": 9},
+            error_y={
+                "type": "data", "symmetric": False, "array": [high - y for high, y in zip(part["high"], share, strict=True)],
+                "arrayminus": [y - low for low, y in zip(part["low"], share, strict=True)], "thickness": 1,
+            },
+            customdata=[f"{right:,} of {count:,} right" for right, count in part.select("right", "count").iter_rows()],
+            hovertemplate="stated %{x:.3f}, %{customdata}<extra></extra>",
+        )  # fmt: skip
+    figure.update_layout(title=_title(f"Stated probability against share right: {int(frame['count'].sum()):,} answers"))
+    figure.update_xaxes(title="stated probability, mean of a bin", range=[0, 1.02])
+    figure.update_yaxes(title="share right, with 95 % interval", range=[0, 1.02])
     return figure
 
 

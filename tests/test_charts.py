@@ -157,6 +157,20 @@ def test_fleet_pictures_add_up() -> None:
     assert list(figure.data[2].x) == [60.0, 300.0]
 
 
+def test_reliability_shows_every_bin_with_its_interval_beside_the_diagonal() -> None:
+    bins = [("by hand", 0.5, 6, 10, 0.31, 0.83), ("by hand", 0.9, 19, 20, 0.76, 0.99), ("fitted", 0.8, 8, 10, 0.49, 0.94)]
+    figure = charts.reliability_diagram(pl.DataFrame(bins, schema=["name", "stated", "right", "count", "low", "high"], orient="row"))
+    diagonal, before, after = figure.data
+    assert (list(diagonal.x), list(diagonal.y)) == ([0, 1], [0, 1])
+    assert [(trace.name, list(trace.x), list(trace.y)) for trace in (before, after)] == [
+        ("by hand", [0.5, 0.9], [0.6, 0.95]),
+        ("fitted", [0.8], [0.8]),
+    ]
+    assert list(before.error_y.array) == pytest.approx([0.23, 0.04])
+    assert list(before.error_y.arrayminus) == pytest.approx([0.29, 0.19])
+    assert "40 answers" in figure.layout.title.text
+
+
 def test_nothing_in_a_figure_is_markup() -> None:
     attacked = states((0, ATTACK, "waits"), (1, None, "first failing")).with_columns(pl.lit(ATTACK).alias("says"))
     hit = events((0, ATTACK, True)).with_columns(pl.lit(ATTACK).alias("what"))

@@ -22,8 +22,8 @@ def printed(book: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_there_is_one_for_an_incident_and_one_for_a_fleet() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["fleet", "incident"]
+def test_there_is_one_for_an_incident_one_for_a_fleet_and_one_for_what_figures_are_worth() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["calibration", "fleet", "incident"]
 
 
 @pytest.mark.slow

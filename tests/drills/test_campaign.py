@@ -103,7 +103,12 @@ def test_a_campaign_judges_captures_that_are_there_already(tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--faults", "lock_hang"), "add --live"),
+        (("--views", "only:fr"), "are of live campaigns"),
+        (("--kinds", "flood"), "no simulated kind is called 'flood'"),
+        (("--kinds", "gpu_lost", "--jobs", "0"), "at least one process"),
+        (("--kinds", "gpu_lost", "--ranks", "9"), "no kind has a layout of 9 ranks"),
+        (("--calibrate", "--seeds", "1"), "takes its own sizes and seeds"),
+        (("--calibrate", "--kinds", "gpu_lost"), "none of these kinds is for the fit"),
         (("--live", "--faults", "flood"), "no drill is called 'flood'"),
         (("--live", "--views", "sideways"), "no view is called 'sideways'"),
     ],
