@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rca.drills._campaign_torchfrtrace import PROGRAM, first_finding
 
 __all__ = ["TOOLS", "Measurement", "measure"]
 
@@ -37,7 +40,7 @@ TOOLS: Mapping[str, Any] = {
         scratch / "c.duckdb",
     ],
     "rca": lambda dumps, scratch: [BIN / "rca", "diagnose", dumps, "--json", "--case", scratch / "c.duckdb"],
-    "torchfrtrace": lambda dumps, scratch: [BIN / "torchfrtrace", dumps, "-p", "nccl_trace_rank_"],
+    "torchfrtrace": lambda dumps, scratch: [PROGRAM, dumps, "-p", "nccl_trace_rank_"],
 }
 
 
@@ -79,7 +82,7 @@ def _judged(tool: str, text: str, truth: Mapping[str, Any]) -> tuple[str, str, s
     if tool == "pickle.load":
         return "-", "-", ""
     if tool == "torchfrtrace":
-        named, group = _first_finding(text)
+        named, group = first_finding(text)  # it ranks nothing
         is_group = group == f"{truth['group_name']}:{truth['group_desc']}"
     else:
         named, group, is_group = _verdict(text, truth)
@@ -87,15 +90,6 @@ def _judged(tool: str, text: str, truth: Mapping[str, Any]) -> tuple[str, str, s
         return "none", "-", group
     ranks = "right" if sorted(named) == sorted(truth["ranks"]) else "wrong"
     return ranks, "right" if is_group else "wrong", f"ranks {sorted(named)[:8]} at {group}"
-
-
-def _first_finding(text: str) -> tuple[list[int], str]:
-    """torchfrtrace ranks nothing: its first finding is what a reader sees first."""
-    first, _, _ = text.partition("collective stack trace")
-    group = re.search(r"^group info: (.*)$", first, re.MULTILINE)
-    missing = re.search(r"^missing ranks: \{(.*)\}$", first, re.MULTILINE)
-    named = missing.group(1).split(",") if missing else re.findall(r"Culprit rank (\d+)", first)
-    return [int(rank) for rank in named], group.group(1) if group else "no finding"
 
 
 def _verdict(text: str, truth: Mapping[str, Any]) -> tuple[list[int], str, bool]:
