@@ -13,6 +13,8 @@ from rca.tables import TABLES
 
 __all__ = ["number_files", "number_frame"]
 
+MANY = 200_000  # rows: a larger job keeps no list of samples for each step of each rank
+
 
 def number_files(numbers: Numbers, *, first_step: int, reached: Sequence[int], without: Collection[int] = ()) -> dict[str, list[str]]:
     """Path -> lines. `reached`: steps that each rank wrote; `without`: ranks whose files are lost."""
@@ -44,15 +46,16 @@ def number_frame(
     """Rows of `rank_progress`, by rank and step."""
     kept = _kept(reached, numbers.norm.shape[1], without)
     rank, step = np.nonzero(kept)
-    loss = np.where(numbers.has_loss[rank], numbers.loss[kept], np.nan)
-    norm = numbers.norm[kept]
+    loss = np.round(np.where(numbers.has_loss[rank], numbers.loss[kept], np.nan), 5)
+    norm = np.round(numbers.norm[kept], 6)
     finite = np.isfinite(norm) & (np.isfinite(numbers.loss[kept]) | ~numbers.has_loss[rank])
-    ids = [[str(number) for number in sample_ids(numbers, r, k)] for r, k in zip(rank.tolist(), step.tolist(), strict=True)]
+    first = numbers.first_sample[rank, step]
+    ids = pl.Series(first[:, None] + np.arange(numbers.samples) * numbers.stride).arr.to_list() if len(first) <= MANY else None
     rows = {
         "rank": pl.Series(rank), "step": pl.Series(first_step + step), "loss": _known(loss), "grad_norm": _known(norm),
         "is_finite": pl.Series(finite),
         "param_checksum": [f"{number:08x}" for number in numbers.checksum[kept].tolist()] if with_checksum else None,
-        "sample_ids": pl.Series(ids, dtype=pl.List(pl.String)), "record": pl.Series(step + 1).cast(pl.String),
+        "sample_ids": ids, "record": "L" + pl.Series(step + 1).cast(pl.String), "job_id": "job-0", "attempt": 0,
         "evidence_id": pl.Series([f"numbers-{r}" for r in range(len(reached))])[rank],
     }  # fmt: skip
     return TABLES["rank_progress"].frame(rows, height=len(rank))

@@ -150,8 +150,9 @@ def healthy_link_flap(scene: Scene) -> None:
     _runs(run)
     rank, state = run.pick(), run.rng.getstate()
     down = _kernel_host.link_down(run.bite_at, run.rng)
+    wait_s = run.rng.randrange(1, 9)
     run.rng.setstate(state)
-    run.told(rank, [*down, *_kernel_host.link_up(run.bite_at + run.rng.randrange(1, 9) * S, run.rng)])
+    run.told(rank, [*down, *_kernel_host.link_up(run.bite_at + wait_s * S, run.rng)])
     if scene.style.backend == "nccl":
         local = scene.world.gpu_of(rank)
         for kind, wait in (("async", 0), ("back", 2)):
