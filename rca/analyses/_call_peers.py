@@ -115,13 +115,14 @@ def _excess(case: Tables, own: Times, share: Matrix, usual: float, *, has_p2p: b
         else:
             excess[rows] = over_peers(own.values[rows]) / np.maximum(medians(own.values[rows]), LEAST * usual)
     for sets, needed in ((by_rank[1], True), (by_rank[2], not has_p2p)):
-        for place, rank in enumerate(own.ranks):
-            rows = [row[other] for other in sorted(sets.get(rank, ())) if other in row]
+        met: set[int] = set()
+        for members in set(sets.values()):
+            rows = [row[rank] for rank in sorted(members) if rank in row]
             if len(rows) > 1:
                 level = np.maximum(medians(own.values[rows]), LEAST * usual)
-                excess[place] = np.fmin(excess[place], (over_peers(own.values[rows]) / level)[rows.index(place)])
-            elif needed and place not in alone:
-                alone.append(place)
+                excess[rows] = np.fmin(excess[rows], over_peers(own.values[rows]) / level)
+                met.update(rows)
+        alone += sorted(set(range(len(own.ranks))) - met - set(alone)) if needed else []
     return (excess if has_p2p else _beyond(excess, own, kinds)), sorted(alone)
 
 

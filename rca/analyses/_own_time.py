@@ -27,7 +27,7 @@ from rca.types import Tables
 
 __all__ = ["CallTimes", "call_times"]
 
-MAX_ROWS: Final = 6_000_000  # calls that are looked at; of more the last ones of each rank and group
+MAX_ROWS: Final = 2_000_000  # calls that are looked at; of more the last ones of each rank and group
 FEW: Final = 4  # calls of a rank in the marking kind at least
 ENOUGH: Final = 20  # stretches of time by which ranks are compared: where a rank has fewer whole iterations, these are cut into parts
 MAX_PARTS: Final = 8
