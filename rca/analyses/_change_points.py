@@ -66,8 +66,8 @@ def change_points(values: Sequence[float] | Vector, *, min_shift: float = MIN_SH
     if len(places) < 2 * MIN_SIDE:
         return []
     logs = np.log(given[places])
-    noise = _noise(logs)
-    plain = _clipped(logs, noise)
+    width, waves = _noise(logs)
+    plain, noise = _clipped(logs, width), width * waves
     total = np.concatenate([[0.0], np.cumsum(plain - plain[0])])
     least = math.sqrt(2 * math.log(len(plain))) + SURE
     splits: list[int] = []
@@ -89,9 +89,14 @@ def change_points(values: Sequence[float] | Vector, *, min_shift: float = MIN_SH
     return []
 
 
-def _noise(logs: Vector) -> float:
-    """Width of the noise, of the logarithm, waves included: at least MIN_NOISE."""
-    return max(MIN_NOISE, _width(logs, 1), _width(logs, max(min(FAR, len(logs) // 5), 1)))
+def _noise(logs: Vector) -> tuple[float, float]:
+    """Width of the noise, of the logarithm, at least MIN_NOISE; and how many times less sure means are than of independent values.
+
+    Noise that comes in waves differs less from one value to the next than far apart; for a first-order process the second figure is exact.
+    """
+    near, far = _width(logs, 1), _width(logs, max(min(FAR, len(logs) // 5), 1))
+    fresh = min((near / far) ** 2, 1.0) if far > 0 else 1.0
+    return max(MIN_NOISE, near, far), math.sqrt((2 - fresh) / max(fresh, 0.01))
 
 
 def _width(logs: Vector, lag: int) -> float:

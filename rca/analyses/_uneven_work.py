@@ -7,7 +7,8 @@
 3. A rest alone is no uneven batch: busy hosts make one too. It follows the batches where it goes with the tokens; or is the same on other stages
    of the replica, which work on the same batch (where no replicas are told, on the one rank of another stage that goes best with each); or is
    the same in forward and backward and new in every step.
-4. Where tokens are told, the work of a batch is a x tokens + b x squared lengths + c (ResiHP): what a rank takes beyond that is its own.
+4. A replica whose ranks on all stages take longer alike, in all steps, gets longer batches: that several hosts became slow at once, and just those
+   of one replica, is less likely.
 """
 
 from __future__ import annotations
@@ -18,24 +19,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import polars as pl
-
 from rca.analyses._lasting import MIN_LENGTH, medians, over_peers
-from rca.analyses._layout import batches, stages
-from rca.analyses._step_times import Times, step_rows, times
-from rca.analyses._time_units import OddTimes, odd_times
+from rca.analyses._layout import batches, hosts
+from rca.analyses._workload import MIN_PEERS, TRIM, Work, aligned, rest_of, work, workload
 from rca.types import Tables
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Vector = NDArray[np.float64]
     Matrix = NDArray[np.float64]
 
-__all__ = ["WARM_UP", "Uneven", "Work", "by_stage", "uneven", "work", "workload"]
+__all__ = ["COSTS", "Uneven", "uneven"]
 
-WARM_UP: Final = 2  # first steps: compilation, allocation, first touch of the data
-MIN_PEERS: Final = 3  # ranks of a stage, of which a middle can be told
 VARIES: Final = 0.03  # of a step, that the rest of the rank in the middle varies: below that is what any machine does
 COSTS: Final = 1.1  # times as long as with even work: as what-if analysis (OSDI'25) counts a job that is held up
 SAME: Final = 0.8  # correlation from which the rest is that of the batch
@@ -46,25 +43,11 @@ TWIN_STEPS: Final = 16  # steps from which the best of a thousand unrelated rank
 MAX_TWINS: Final = 64  # ranks whose twins are looked for
 LARGE: Final = 1 / 3  # of the loss, that uneven batches cost at least; what else costs is mended beside
 WHOLE: Final = 0.05  # of the computation, that forward and backward may miss of it
-FITS: Final = 0.5  # of the variance of the times, that the tokens have to explain
-TRIM: Final = 3.0  # widths of the rest of the fit, beyond which a time is left out of it
 HEAVIER: Final = math.log(1.3)  # times the other stages; first and last ones are always a little heavier
+LONGER: Final = math.log(1.2)  # times the other replicas, on every stage
+ALIKE: Final = 0.5  # of the largest, that the smallest is at least: a slow host, and those that only share its cables, are not alike
+FEW: Final = 1 / 4  # of the replicas at most may be the longer ones
 ALWAYS: Final = 0.9  # of the steps in which a heavier stage is heavier
-
-
-@dataclass(frozen=True)
-class Work:
-    """What each rank computed in each step, and which ranks do the same work."""
-
-    compute: Times
-    stage: Mapping[int, Hashable]
-    rows: pl.DataFrame
-    odd: list[OddTimes]  # ranks whose times cannot be in the unit that they are said to be in
-
-    @property
-    def groups(self) -> list[list[int]]:
-        """Rows of the matrix by stage; all of them where no stage is told."""
-        return by_stage(self.compute.ranks, self.stage) if self.stage else [list(range(len(self.compute.ranks)))]
 
 
 @dataclass(frozen=True)
@@ -78,28 +61,12 @@ class Uneven:
     correlation: float
     why: str  # what speaks against batches, or is missing; "" = nothing
     heavy: Sequence[tuple[tuple[int, ...], float]]  # ranks of a stage that is heavier in nearly all steps, and how many times
+    replicas: Mapping[int, float]  # rank -> how many times as long, of replicas that are longer on all their stages in all steps
 
     @property
     def is_batches(self) -> bool:
         """Whether batches are what costs most."""
         return bool(self.sign) and self.costs >= COSTS and self.batches >= max(LARGE, self.stages)
-
-
-def by_stage(ranks: Sequence[int], stage: Mapping[int, Hashable]) -> list[list[int]]:
-    """Places by pipeline stage; a rank whose stage is not known stands alone."""
-    found: dict[Hashable, list[int]] = defaultdict(list)
-    for row, rank in enumerate(ranks):
-        found[("of", stage[rank]) if rank in stage else ("alone", rank)].append(row)
-    return list(found.values())
-
-
-def work(case: Tables) -> Work:
-    """Computation of all ranks whose times can be compared, first steps left out. For `case.derive`."""
-    rows = step_rows(case, warm_up=WARM_UP)
-    odd = odd_times(rows)
-    rows = rows.filter(~pl.col("rank").is_in([rank.rank for rank in odd]))
-    compute = times(rows.filter(pl.col("compute_s") > 0), "compute_s")  # a step without any computation is none
-    return Work(compute, stages(case), rows, odd)
 
 
 def uneven(case: Tables) -> Uneven | None:
@@ -127,7 +94,7 @@ def uneven(case: Tables) -> Uneven | None:
     told = "", 0.0, ""
     if real >= COSTS * ideal and shares[0] >= LARGE and widths and float(np.median(widths)) >= VARIES:
         told = _follows(case, of, rest)
-    return Uneven(real / ideal, shares[0], shares[1], *told, _heavy(of, logs))
+    return Uneven(real / ideal, shares[0], shares[1], *told, _heavy(of, logs), _long_replicas(case, of, rank[:, 0]))
 
 
 def _slowest(logs: Matrix) -> float:
@@ -143,7 +110,7 @@ def _follows(case: Tables, of: Work, rest: Matrix) -> tuple[str, float, str]:
 
     ranks = of.compute.ranks
     tokens = workload(of, least=0.0)
-    if tokens is not None and (found := _correlation(rest, _rest(tokens, of.groups))) is not None:
+    if tokens is not None and (found := _correlation(rest, rest_of(tokens, of.groups))) is not None:
         if found >= SAME:
             return "tokens", found, ""
         if found < OTHER:
@@ -166,11 +133,11 @@ def _follows(case: Tables, of: Work, rest: Matrix) -> tuple[str, float, str]:
             return "", found, f"other stages that work on the same batch are not long with it (correlation {found:.2f}): noise of the hosts"
     elif not same and (twins := _twins(of, rest)) is not None and twins >= TOGETHER:
         return "twins", twins, ""
-    forward, backward = (_aligned(of, column) for column in ("forward_s", "backward_s"))
+    forward, backward = (aligned(of, column) for column in ("forward_s", "backward_s"))
     if not np.any(np.abs(forward + backward - of.compute.values) <= WHOLE * of.compute.values):
         return "", 0.0, "neither tokens nor replicas nor forward and backward are told, by which batches could be known"
     with np.errstate(divide="ignore", invalid="ignore"):
-        pair = [_rest(np.log(part), of.groups) for part in (forward, backward)]
+        pair = [rest_of(np.log(part), of.groups) for part in (forward, backward)]
     found, again = _correlation(*pair), _correlation(rest[:, 1:], rest[:, :-1])
     if found is None or again is None or found < TOGETHER:
         return "", found or 0.0, "forward and backward are not long together: noise of the hosts"
@@ -181,29 +148,6 @@ def _follows(case: Tables, of: Work, rest: Matrix) -> tuple[str, float, str]:
             f"a rank that is long in one step is so in the next (correlation {again:.2f}): of the host, or of its share of the data",
         )
     return "ways", found, ""
-
-
-def _rest(logs: Matrix, groups: Sequence[Sequence[int]]) -> Matrix:
-    """What each rank has more in each step than its stage in that step and itself in all; NaN where a stage has too few ranks."""
-    import numpy as np
-
-    rest = np.full_like(logs, np.nan)
-    for members in groups:
-        if len(members) >= MIN_PEERS:
-            excess = logs[members] - medians(logs[members])
-            rest[members] = excess - medians(excess.T)[:, None]
-    return rest
-
-
-def _aligned(of: Work, column: str) -> Matrix:
-    """Another column of the same ranks and steps; NaN where it is not told."""
-    import numpy as np
-
-    ranks, steps = of.compute.ranks, of.compute.steps
-    values = np.full(of.compute.values.shape, np.nan)
-    known = of.rows.filter(pl.col(column).is_not_null() & pl.col("rank").is_in(ranks) & pl.col("step").is_in(steps))
-    values[np.searchsorted(ranks, known["rank"]), np.searchsorted(steps, known["step"])] = known[column].cast(pl.Float64)
-    return values
 
 
 def _correlation(one: Matrix, other: Matrix) -> float | None:
@@ -238,37 +182,6 @@ def _twins(of: Work, rest: Matrix) -> float | None:
     return float(np.median(best))
 
 
-def workload(of: Work, *, least: float = FITS) -> Matrix | None:
-    """The logarithm of what the tokens of each batch let expect, by the ranks of its stage; None where they are not told, or explain too little."""
-    import numpy as np
-
-    tokens, squared = (_aligned(of, column) for column in ("num_tokens", "squared_tokens"))
-    values = of.compute.values
-    if np.mean(np.isfinite(tokens)[np.isfinite(values)]) < ALWAYS or np.nanstd(tokens) <= 0:
-        return None
-    if np.all(np.diff(tokens, axis=1) > 0):
-        return None  # counted up from the beginning: not those of a step
-    expected = np.full_like(values, np.nan)
-    for members in of.groups:
-        parts = [tokens[members].ravel(), *([squared[members].ravel()] if np.isfinite(squared[members]).all() else [])]
-        sides, took = np.column_stack([np.ones(parts[0].size), *parts]), values[members].ravel()
-        known = np.isfinite(sides).all(axis=1) & np.isfinite(took)
-        kept = known
-        for _ in range(3):
-            if np.sum(kept) <= MIN_LENGTH:
-                return None
-            scale = np.abs(sides[kept]).max(axis=0)
-            scale[scale == 0] = 1.0
-            solved = np.linalg.lstsq(sides[kept] / scale, took[kept], rcond=None)[0]
-            off = np.log(np.maximum(took, 1e-300)) - np.log(np.maximum(sides / scale @ solved, 1e-9))
-            width = float(np.median(np.abs(off[known] - np.median(off[known])))) * 1.4826
-            kept = known & (np.abs(off - np.median(off[known])) <= TRIM * max(width, 1e-3))
-        expected[members] = np.log(np.maximum(sides / scale @ solved, 1e-9)).reshape(len(members), -1)
-    own, left = (_rest(logs, of.groups) for logs in (np.log(values), np.log(values) - expected))
-    explained = 1 - float(np.nanmedian(np.abs(left))) ** 2 / max(float(np.nanmedian(np.abs(own))) ** 2, 1e-12)
-    return expected if explained >= least else None
-
-
 def _heavy(of: Work, logs: Matrix) -> list[tuple[tuple[int, ...], float]]:
     """Stages whose ranks compute longer than those of other stages in nearly all steps."""
     import numpy as np
@@ -286,3 +199,22 @@ def _heavy(of: Work, logs: Matrix) -> list[tuple[tuple[int, ...], float]]:
         if len(members) > 1 and known.size and np.mean(known >= HEAVIER) >= ALWAYS:
             found.append((tuple(ranks[row] for row in members), math.exp(float(np.median(known)))))
     return found
+
+
+def _long_replicas(case: Tables, of: Work, longer: Vector) -> dict[int, float]:
+    """Ranks of replicas that are longer than the others on each of at least two stages, alike, and not all on one host."""
+    batch, where, ranks = batches(case), hosts(case), of.compute.ranks
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for row, rank in enumerate(ranks):
+        if rank in batch:
+            members[batch[rank]].append(row)
+    found: dict[int, float] = {}
+    num_long = 0
+    for rows in members.values():
+        heights = [float(longer[row]) for row in rows]
+        stages = {of.stage.get(ranks[row]) for row in rows}
+        spread = {where.get(ranks[row], f"of rank {ranks[row]}") for row in rows}
+        if len(stages - {None}) > 1 and len(spread) > 1 and min(heights) >= max(LONGER, ALIKE * max(heights)):
+            num_long += 1
+            found |= {ranks[row]: math.exp(height) for row, height in zip(rows, heights, strict=True)}
+    return found if num_long <= FEW * len(members) else {}

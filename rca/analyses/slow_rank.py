@@ -8,7 +8,8 @@
    slowest are taken for its victims. All ranks of one host: the host. Many ranks at once: nobody.
 4. The same for the time a rank waits for its next batch, against all others, in units of the usual step.
 5. A rank whose times contradict the clock by far (microseconds under a name of milliseconds) is shown and not compared: nobody is accused by it.
-6. Where the tokens of every batch are told and explain the times, what counts is what a rank takes beyond them. Work that is uneven itself is
+6. A rank that became slower than all others and recovered is told, and not accused (rca/analyses/_change_points.py).
+7. Where the tokens of every batch are told and explain the times, what counts is what a rank takes beyond them. Work that is uneven itself is
    another question (uneven_work); it leaves open whether a slower rank hides in it.
 """
 
@@ -21,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from rca.analyses._change_points import change_points
 from rca.analyses._lasting import MIN_LENGTH, Rise, medians, over_peers, rises
 from rca.analyses._layout import hosts, unseen
 from rca.analyses._step_times import Times, began, cite_step, times
 from rca.analyses._time_units import PARTS, OddTimes
-from rca.analyses._uneven_work import WARM_UP, by_stage, uneven, work, workload
+from rca.analyses._uneven_work import uneven
 from rca.analyses._words import ranks_text
+from rca.analyses._workload import WARM_UP, by_stage, work, workload
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -44,6 +47,8 @@ SIGNS = {
     "slow_compute": Sign("slowness", ("slow_rank", "gpu_fault", "unknown")),
     "slow_host": Sign("slowness", ("slow_rank", "host_fault", "unknown")),
     "slow_data": Sign("slowness", ("data_stall", "storage_stall", "unknown")),
+    "was_slow": Sign("mention", ()),
+    "was_slow_once": Sign("mention", (), is_note=True),
     "units_disagree": Sign("contradiction", ()),
 }
 
@@ -53,6 +58,8 @@ BASELINE = 8  # first steps of a rank that stand for its usual pace
 BASELINE_ERROR = 4 * 1.25 / math.sqrt(BASELINE)  # noise widths by which the median of so few may be off in one of many ranks
 WAITS = 0.25  # of a usual step, that a rank waits longer for its batch than others do
 VICTIM = 0.5  # of the slowest one's slowness: whoever has less only shares its host or its cables
+WHILE = 11  # steps: longer than the changes of pace that verification drops
+FEW = 1 / 8  # of the ranks, that were slow for a while: more are no exception
 MANY = 1 / 3  # of the ranks slow at once is no longer an exception
 
 
@@ -71,12 +78,19 @@ def analyse(case: Tables) -> Sequence[Finding]:
     elif len(compute.ranks) < 2 or len(compute.steps) <= MIN_LENGTH:
         blind = f"{len(compute.steps)} steps of {len(compute.ranks)} ranks after the first {WARM_UP}: too few to tell slowness from noise"
     else:
-        slow, blind = _slow(compute, stage, workload(of))
+        slow, blind = _slow(compute, stage, expected := workload(of))
+        work_is = case.derive(uneven)
+        if slow and work_is is not None and {compute.ranks[rise.row] for rise in slow} <= work_is.replicas.keys():
+            slow, blind = [], "a replica is longer on all its stages: its batches, and no rank, as far as this tells (uneven_work)"
         if slow:
             found.append(_finding("slow_compute", slow, compute, rows, case))
-        elif (work_is := case.derive(uneven)) is not None and (work_is.is_batches or work_is.heavy):
+        elif work_is is not None and (work_is.is_batches or work_is.heavy):
             blind = blind or "no rank is slower than its peers, but the work itself is uneven (uneven_work): a slower rank may hide in it"
-    if not found and (blind := blind or unseen(case, compute.ranks, also=rows["rank"].unique().to_list())):
+        if passing := _for_a_while(compute, {rise.row for rise in slow}, expected):
+            found.append(_passed(passing, compute, rows, is_open=bool(blind)))
+    if all(SIGNS[finding.sign].is_note for finding in found) and (
+        blind := blind or unseen(case, compute.ranks, also=rows["rank"].unique().to_list())
+    ):
         raise NotEnoughEvidence(blind)
     return found
 
@@ -108,6 +122,46 @@ def _slow(compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None
     if alone:
         return slow, "no rank changed its pace; whether one was slow from the start, only two peers of its pipeline stage can tell"
     return slow, ""
+
+
+def _for_a_while(compute: Times, slow: set[int], expected: Matrix | None) -> list[tuple[int, int, int, float]]:
+    """Row, first and last column and how many times as slow, of ranks that became slower than the others and recovered."""
+    import numpy as np
+
+    logs = np.log(compute.values) - (0.0 if expected is None else expected)
+    if logs.shape[1] < 2 * WHILE or len(logs) <= MIN_PEERS:
+        return []
+    excess = over_peers(logs)
+    excess = np.nan_to_num(excess - medians(excess.T)[:, None])
+    total = np.cumsum(np.pad(np.clip(excess, -1.0, 1.0), ((0, 0), (1, 0))), axis=1)
+    high = (total[:, WHILE:] - total[:, :-WHILE]).max(axis=1) / WHILE  # a quick look, so that few are looked at closely
+    rows = [row for row in np.argsort(-high, kind="stable").tolist() if high[row] >= SLOWER / 2 and row not in slow]
+    most = max(1, int(FEW * len(logs)))
+    found = []
+    for row in rows[: 2 * most]:
+        changes = change_points(np.exp(excess[row]))
+        up = next((change for change in changes if change.ratio >= math.exp(SLOWER)), None)
+        if up is None:
+            continue
+        over = [change.index for change in changes if change.index > up.index and change.after <= up.before * math.exp(SLOWER / 2)]
+        if over:
+            found.append((row, up.index, over[0] - 1, math.exp(float(np.median(excess[row, up.index : over[0]])))))
+    return found if len(found) <= most else []
+
+
+def _passed(found: Sequence[tuple[int, int, int, float]], compute: Times, rows: pl.DataFrame, *, is_open: bool) -> Finding:
+    """Told, and nobody is accused: what passed is no reason to replace anybody. A note where nothing else is open."""
+    ranks = [compute.ranks[row] for row, *_ in found]
+    row, first, last, ratio = max(found, key=lambda one: (one[3], -one[0]))
+    rank, steps = compute.ranks[row], compute.steps
+    says = (
+        f"{ranks_text(sorted(ranks))} became slower and recovered: computation of rank {rank} took {ratio:.2f} times as long, against all others, "
+        f"from step {steps[first]} to {steps[last]}"
+    )
+    numbers = {"candidates": sorted(ranks), "step": steps[first], "last_step": steps[last], "ratio": round(ratio, 3)}
+    cites = tuple(cite for at in (first, last) for cite in cite_step(rows, rank, steps[at], "compute_s"))
+    sign = "was_slow" if is_open else "was_slow_once"
+    return Finding("slow_rank", sign, says, scope=f"passed {sorted(ranks)}", numbers=numbers, cites=cites)
 
 
 def _without_victims(found: Sequence[Rise]) -> list[Rise]:

@@ -5,6 +5,7 @@
 2. A stage whose ranks all compute longer than other stages in nearly all steps has more work.
 3. Batches differ where what a rank takes more in one step alone costs most, and goes with its batch: with its tokens, with the other stages of its
    replica, or with forward and backward alike while it is new in every step. Long sequences cost more than their tokens: attention is quadratic.
+   Or where one replica takes longer on every stage, in all steps: several hosts that became slow at once, and just those, are less likely.
 4. Where the two meet, the one that costs more names the cause; the other is told beside. Where something varies from step to step that nothing
    connects with batches, no cause is named: busy hosts look the same.
 """
@@ -16,8 +17,9 @@ from typing import Final
 
 from rca.analyses._layout import unseen
 from rca.analyses._step_times import cite_step
-from rca.analyses._uneven_work import COSTS, WARM_UP, Uneven, Work, uneven, work
+from rca.analyses._uneven_work import COSTS, Uneven, uneven
 from rca.analyses._words import ranks_text
+from rca.analyses._workload import WARM_UP, Work, work
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -45,6 +47,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
         told = f"{len(of.compute.steps)} steps of {len(of.compute.ranks)} ranks with a time of computation, after the first {WARM_UP}"
         raise NotEnoughEvidence(f"{told}: too few to tell uneven work")
     heavy = [_heavy_stage(of, ranks, ratio, found) for ranks, ratio in found.heavy]
+    if found.replicas:
+        return [_long_batches(of, found), *(_lesser(finding) for finding in heavy)]
     if found.is_batches:
         return [_uneven_batches(of, found), *(_lesser(finding) for finding in heavy)]
     is_open = found.costs >= COSTS and found.batches > max(found.stages, 0.0) and bool(found.why)
@@ -70,6 +74,19 @@ def _heavy_stage(of: Work, ranks: tuple[int, ...], ratio: float, found: Uneven) 
 def _lesser(finding: Finding) -> Finding:
     says = f"{finding.says}: it costs less than what differs from step to step"
     return Finding("uneven_work", "lesser", says, scope=finding.scope, numbers=finding.numbers, cites=finding.cites)
+
+
+def _long_batches(of: Work, found: Uneven) -> Finding:
+    """Of a replica that is longer on all its stages, hosts apart."""
+    ranks = sorted(found.replicas)
+    ratio = sum(found.replicas.values()) / len(ranks)
+    says = (
+        f"{ranks_text(ranks)} are all of a replica and compute {ratio:.2f} times as long as the same stages of other replicas in all steps: what "
+        "they share is their batches, and no host; longer samples, and no slow rank"
+    )
+    numbers = {"ratio": round(ratio, 3), "candidates": ranks, "costs": round(found.costs, 3), "follows": "replica"}
+    cites = tuple(cite for rank in ranks[:2] for cite in cite_step(of.rows, rank, of.compute.steps[0], "compute_s"))
+    return Finding("uneven_work", "uneven_batches", says, scope="batches", numbers=numbers, cites=cites)
 
 
 def _uneven_batches(of: Work, found: Uneven) -> Finding:
