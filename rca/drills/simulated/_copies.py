@@ -46,12 +46,12 @@ class Copies:
         if targets.height <= targets["shown_id"].n_unique():
             return frames
         found = dict(frames)
-        axes = self._axes(frames["groups"], targets)
+        own = self._own_groups(frames["groups"], targets)
         for name in BY_RANK:
             if name in frames:
-                found[name] = self._spread(frames[name], targets, axes)
+                found[name] = self._spread(frames[name], targets, own)
         files = dict(found["dumps"].select("rank", "evidence_id").iter_rows())
-        found["memberships"] = self._memberships(frames["memberships"], targets, axes, files)
+        found["memberships"] = self._memberships(frames["memberships"], targets, own, files)
         found["evidence"] = _of_files(frames["evidence"], targets)
         found["readings"] = _of_files(frames["readings"], targets)
         return found
@@ -91,13 +91,17 @@ class Copies:
             ["first", "group_id"]
         )
 
-    def _memberships(self, frame: pl.DataFrame, targets: pl.DataFrame, axes: pl.DataFrame, files: dict[int, str]) -> pl.DataFrame:
+    def _memberships(self, frame: pl.DataFrame, targets: pl.DataFrame, own: pl.DataFrame, files: dict[int, str]) -> pl.DataFrame:
         """A long list of members comes once, in the name of the first member that left a file; a short one from every member, as it is read."""
         first = targets.select(pl.col("shown_id").alias("evidence_id"), "first").unique()
         told = frame.join(first, on="evidence_id", how="left", maintain_order="left")
         is_short = (pl.len().over("evidence_id", "group_id") <= SHORT_LIST) | pl.col("first").is_null()
-        spread = self._spread(told.filter(is_short | (pl.col("rank") == pl.col("first"))).drop("first"), targets, axes)
-        long = told.filter(~is_short).select("group_id", "first").unique().join(axes, on=["first", "group_id"], how="inner")
+        is_list = is_short & pl.col("group_rank").is_not_null()
+        lists = self._spread(told.filter(is_list).drop("first").rename({"rank": "member"}), targets, own).rename({"member": "rank"})
+        is_own = pl.col("first").is_null() | (pl.col("rank") == pl.col("first"))
+        single = self._spread(told.filter(~is_list & is_own).drop("first"), targets, own)
+        spread = pl.concat([lists.select(frame.columns), self._with_own_places(single).select(frame.columns)])
+        long = told.filter(~is_short).select("group_id", "first").unique().join(own, on=["first", "group_id"], how="inner")
         kinds = {axis: id_.partition(":")[0] for id_, axis in long.select("group_id", "axis").iter_rows()}
         lists = [spread]
         for axis, kind in kinds.items():
@@ -115,16 +119,27 @@ class Copies:
                     lists.append(rows)
         return pl.concat(lists).unique(["evidence_id", "group_id", "rank"], keep="first", maintain_order=True)
 
-    def _spread(self, frame: pl.DataFrame, targets: pl.DataFrame, axes: pl.DataFrame) -> pl.DataFrame:
+    def _with_own_places(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Memberships of ranks that their own files tell of, with the place of each in its group where the members are listed."""
+        places = {
+            (self.seats[axis].id_of(rank), rank): int(self.seats[axis].place[rank])
+            for axis in self.seats
+            for rank in rows["rank"].unique().to_list()
+            if self.seats[axis].group[rank] >= 0
+        }
+        told = [places.get((id_.partition(":")[2].partition(".")[0], rank)) for id_, rank in rows.select("group_id", "rank").iter_rows()]
+        return rows.with_columns(pl.when(pl.col("group_rank").is_not_null()).then(pl.Series(told, dtype=pl.Int64)).alias("group_rank"))
+
+    def _spread(self, frame: pl.DataFrame, targets: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
         names = frame.columns
         others = frame.join(targets.select("shown_id").unique(), left_on="evidence_id", right_on="shown_id", how="anti")
         rows = targets.select("shown_id", "own_id", "first", "own_rank", "own_host", "pid_shift", "late").join(
             frame, left_on="shown_id", right_on="evidence_id", how="inner", maintain_order="left_right"
         )
         if "group_id" in names:
-            rows = self._in_own_groups(rows, axes)
+            rows = self._in_own_groups(rows, own)
         changes = [pl.col("own_id").alias("evidence_id")]
-        if "rank" in names and "group_rank" not in names:
+        if "rank" in names:
             changes.append(pl.when(pl.col("rank").is_not_null()).then("own_rank").alias("rank"))
         if "host" in names:
             changes.append(pl.when(pl.col("host").is_not_null()).then("own_host").alias("host"))
@@ -137,38 +152,48 @@ class Copies:
         """Per axis who sits where in which group."""
         return _seats(self.scene)
 
-    def _in_own_groups(self, rows: pl.DataFrame, axes: pl.DataFrame) -> pl.DataFrame:
+    def _own_groups(self, groups: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
+        """(rank whose file was read, rank, group of the first) -> axis, own group, its name."""
+        known: dict[tuple[int, str], list[tuple[str, str]]] = {}
+        for first, id_, axis in self._axes(groups, targets).drop_nulls().iter_rows():
+            known.setdefault((first, axis), []).append((id_, axis))
+        rows = []
+        for first, own in targets.select("first", "own_rank").unique().iter_rows():
+            for axis, seats in self.seats.items():
+                for id_, _ in known.get((first, axis), ()):
+                    kind, listed, digits = id_.partition(":")
+                    twin = digits.partition(".")[2]
+                    own_id = (
+                        f"{kind}:{seats.id_of(own)}{'.' + twin if twin else ''}"
+                        if listed
+                        else f"{id_.partition('?')[0]}?{seats.name_of(own)}"
+                    )
+                    rows.append((first, own, id_, axis, own_id, seats.name_of(own)))
+        names = ("first", "own_rank", "group_id", "axis", "own_group", "own_name")
+        return pl.DataFrame(rows, schema={name: pl.Int64 if name in ("first", "own_rank") else pl.String for name in names}, orient="row")
+
+    def _in_own_groups(self, rows: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
         """Rows of another rank's file with the groups, and the peers in them, of the rank itself."""
-        rows = rows.join(axes, on=["first", "group_id"], how="left", maintain_order="left")
-        own = rows.select("own_rank", "axis").unique().drop_nulls()
-        ids = [self.seats[axis].id_of(rank) for rank, axis in own.iter_rows()]
-        names = [self.seats[axis].name_of(rank) for rank, axis in own.iter_rows()]
-        own = own.with_columns(pl.Series("own_digits", ids, dtype=pl.String), pl.Series("own_name", names, dtype=pl.String))
-        rows = rows.join(own, on=["own_rank", "axis"], how="left", maintain_order="left")
-        listed = pl.concat_str(
-            pl.col("group_id").str.extract(r"^(.*:)"), "own_digits", pl.col("group_id").str.extract(r"(\.\d+)$").fill_null("")
-        )
-        named = pl.concat_str(pl.col("group_id").str.extract(r"^(.*\?)"), "own_name")
-        is_number = pl.col("group_name").str.contains(r"^\d+$") if "group_name" in rows.columns else None
-        rows = rows.with_columns(pl.coalesce(listed, named, "group_id").alias("group_id"))
-        if is_number is not None:
-            rows = rows.with_columns(
-                pl.when(is_number).then(pl.coalesce("own_name", "group_name")).otherwise("group_name").alias("group_name")
-            )
-        for peer in ("src", "dst", *(("rank",) if "group_rank" in rows.columns else ())):
-            if peer in rows.columns:
-                rows = self._with_own_peers(rows, peer)
-        return rows
+        rows = rows.join(own, on=["first", "own_rank", "group_id"], how="left", maintain_order="left")
+        for peer in (name for name in ("src", "dst", "member") if name in rows.columns):
+            rows = self._with_own_peers(rows, peer)
+        changes = [pl.coalesce("own_group", "group_id").alias("group_id")]
+        if "group_name" in rows.columns:
+            is_number = pl.col("group_name").str.contains(r"^\d+$")
+            changes.append(pl.when(is_number).then(pl.coalesce("own_name", "group_name")).otherwise("group_name").alias("group_name"))
+        return rows.with_columns(changes)
 
     def _with_own_peers(self, rows: pl.DataFrame, peer: str) -> pl.DataFrame:
         """A column of ranks of the first rank's group as those that sit at the same places in the own group."""
-        values = rows[peer].to_numpy(writable=True)
-        axes, own = rows["axis"].to_numpy(), rows["own_rank"].to_numpy()
-        for axis, seats in self.seats.items():
-            at = np.flatnonzero((axes == axis) & ~np.isnan(values) if values.dtype.kind == "f" else axes == axis)
-            if at.size:
-                values[at] = seats.members[seats.group[own[at]], seats.place[values[at].astype(np.int64)]]
-        return rows.with_columns(pl.Series(peer, values, nan_to_null=True).cast(pl.Int64))
+        at = rows.select((pl.col(peer).is_not_null() & pl.col("axis").is_not_null()).arg_true()).to_series()
+        if not at.len():
+            return rows
+        told = rows[at].select(peer, "axis", "own_rank")
+        values = told[peer].to_numpy(writable=True)
+        for axis in told["axis"].unique().to_list():
+            here, seats = told.select((pl.col("axis") == axis).arg_true()).to_series().to_numpy(), self.seats[axis]
+            values[here] = seats.members[seats.group[told["own_rank"].to_numpy()[here]], seats.place[values[here]]]
+        return rows.with_columns(rows[peer].scatter(at, pl.Series(values)).alias(peer))
 
 
 @dataclass(frozen=True)

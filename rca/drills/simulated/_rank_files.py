@@ -38,7 +38,7 @@ def rank_files(scene: Scene) -> Iterator[RankFiles]:
 
 def late_ns(scene: Scene, rank: int) -> int:
     """How far the stamps of a rank's recorder lie behind those of its class: the clock of its host, and a watchdog that looks now and then."""
-    return round(scene.skew(rank) * 1e9) + (rank * 7919) % 1000 * 100
+    return round(scene.skew(rank) * 1e6) * 1000 + (rank * 7919) % 500 * 1000
 
 
 def _dumps(scene: Scene) -> Iterator[RankFiles]:

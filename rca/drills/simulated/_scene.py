@@ -114,8 +114,11 @@ class Scene:
 
     def pid(self, rank: int) -> int:
         """Process id of a trainer on its host."""
-        base = 4000 + hash_of(f"{self.seed}:{self.world.host_of(rank)}") % 180_000
-        return base + 7 * self.world.gpu_of(rank)
+        return self._first_pids[rank // self.world.gpus_per_host] + 7 * self.world.gpu_of(rank)
+
+    @cached_property
+    def _first_pids(self) -> list[int]:
+        return [4000 + hash_of(f"{self.seed}:{host}") % 180_000 for host in self.world.host_names()]
 
     def skew(self, rank: int) -> float:
         """How far the clock of a rank's host is ahead, s."""
