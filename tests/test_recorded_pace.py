@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from _paced import paced
+from _paced import BEGAN, noise, paced
 
 from rca.analyses._call_period import iterations, period
 from rca.case import MemoryCase
@@ -125,6 +126,31 @@ def test_a_thousand_ranks() -> None:
     (late,) = [f for f in found("recorded_pace", tables) if f.ranks]
     assert (late.ranks, late.hosts) == ((700,), ("n87",))
     assert replace(late, ranks=()).explains
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.4])
+def test_batches_of_the_inspector_tell_the_pace_too(slower: float) -> None:
+    """Five processes write what ended every 10 s; in the second half an iteration of seven calls takes longer."""
+    rows: list[dict[str, Any]] = []
+    for process in range(5):
+        clock, written = 0.0, 10.0
+        for number in range(300):
+            clock += (1.0 if number < 150 else slower) * (1 + 0.02 * noise(process, number))
+            written = max(written, 10.0 * -(-clock // 10))
+            rows += [
+                {"evidence_id": f"i-{process}", "record": f"L{7 * number + k}", "comm": "0xa" if k < 5 else "0xb", "group_rank": process,
+                 "group_size": 8, "pid": 100 + process, "op": "AllGather" if k % 2 else "ReduceScatter", "is_p2p": False, "size_bytes": 64,
+                 "collective_seq_id": number, "exec_s": 0.01, "logged_at": BEGAN + timedelta(seconds=written)}
+                for k in range(7)
+            ]  # fmt: skip
+    told = found("recorded_pace", {"nccl_calls": TABLES["nccl_calls"].rows(rows)})
+    if slower == 1.0:
+        assert told == []
+        return
+    (dropped,) = told
+    assert (dropped.sign, dropped.ranks, dropped.numbers["calls"]) == ("pace_dropped", (), 7)
+    assert dropped.numbers["after_s"] / dropped.numbers["before_s"] == pytest.approx(1.4, abs=0.06)
+    assert dropped.cites[0].table == "nccl_calls"
 
 
 def test_without_the_end_of_any_call_only_the_pace_is_told() -> None:

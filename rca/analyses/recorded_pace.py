@@ -1,6 +1,7 @@
 """Did the job become slower by the recorded calls alone, when, and which rank keeps the others waiting?
 
-1. The order of calls repeats every iteration: that gives the iterations and their times without any log (rca/analyses/_call_period.py).
+1. The order of calls repeats every iteration: that gives the iterations and their times without any log (rca/analyses/_call_period.py). NCCL's
+   Inspector dates its calls by batches (_inspected_pace.py): where no recorder's dump is there, these tell the pace, and `waited_for` who is late.
 2. A lasting rise of these times (rca/analyses/_change_points.py) is dated by the call with which it begins. Ranks wait for each other, so all
    show it, and it accuses nobody.
 3. Whoever owns more time between its calls than its peers keeps them waiting (rca/analyses/_own_time.py, _call_peers.py): own time is measured on
@@ -11,23 +12,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from rca.analyses._call_pace import Pace, paces
 from rca.analyses._call_peers import Compared, compare
 from rca.analyses._change_points import change_points
+from rca.analyses._inspected_pace import Batches, inspected_paces
 from rca.analyses._layout import hosts
 from rca.analyses._own_time import call_times
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
-NEEDS = ("collectives",)
-USES = ("groups", "memberships", "ranks", "steps", "dump_index", "log_events")
+NEEDS = ("evidence",)  # calls of recorders or of NCCL's Inspector will do
+USES = ("collectives", "nccl_calls", "groups", "memberships", "ranks", "steps", "dump_index", "log_events")
 SIGNS = {
     "pace_dropped": Sign("pace", ("slow_rank", "data_stall", "network_fault", "unknown")),
     "owns_longer": Sign("slowness", ("slow_rank", "gpu_fault", "data_stall", "unknown")),
@@ -37,6 +43,7 @@ SIGNS = {
 SLOWER: Final = 1.1  # times the first pace: what GREYHOUND verifies
 WARM_UP: Final = 1  # first iterations: allocation, compilation
 MIN_AFTER: Final = 8  # iterations behind the rise: the last ones before a death or a hang take longer as well
+MIN_BATCHES_AFTER: Final = 4  # of the Inspector, which are means already
 AGREE: Final = 0.5  # of the ranks looked at that must show the rise
 MAX_CITES: Final = 4
 
@@ -44,6 +51,8 @@ MAX_CITES: Final = 4
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding for a lasting rise of the iteration time, one for the ranks that keep others waiting; nothing when all were compared."""
     told = case.derive(paces)
+    if not told and (written := inspected_paces(case)):
+        return _written(written)
     found = _dropped(told)
     compared = compare(case, case.derive(call_times))
     if compared.rises:
@@ -59,7 +68,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
 
 def _dropped(told: Sequence[Pace]) -> list[Finding]:
     """The slow-down of the job, as most of the ranks looked at recorded it."""
-    rising = [(pace, place, before, after) for pace in told for place, before, after in _rise(pace)]
+    rising = [(pace, *rise) for pace in told for rise in _rise(pace.seconds, MIN_AFTER)]
     if not rising or len(rising) < AGREE * len(told):
         return []
     pace, place, before, after = rising[0]
@@ -73,13 +82,29 @@ def _dropped(told: Sequence[Pace]) -> list[Finding]:
     return [Finding("recorded_pace", "pace_dropped", says, scope="pace", numbers=numbers, cites=cites)]
 
 
-def _rise(pace: Pace) -> list[tuple[int, float, float]]:
-    """The first verified rise (place of its iteration, s before, s at the end), if the pace at the end is still SLOWER times the first."""
-    changes = change_points(pace.seconds[WARM_UP:])
+def _rise(seconds: Sequence[float] | NDArray[np.float64], least: int) -> list[tuple[int, float, float]]:
+    """The first verified rise (place, s before, s at the end) with `least` values behind it, if the end is still SLOWER times the first pace."""
+    changes = change_points(seconds[WARM_UP:])
     up = next((one for one in changes if one.ratio > 1), None)
-    if up is None or len(pace.iterations) - up.index - WARM_UP < MIN_AFTER or changes[-1].after < SLOWER * up.before:
+    if up is None or len(seconds) - up.index - WARM_UP < least or changes[-1].after < SLOWER * up.before:
         return []
     return [(up.index + WARM_UP, up.before, changes[-1].after)]
+
+
+def _written(told: Sequence[Batches]) -> list[Finding]:
+    """The slow-down by the Inspector's batches; NotEnoughEvidence where there is none, as they compare no ranks."""
+    rising = [(pace, *rise) for pace in told for rise in _rise(pace.seconds, MIN_BATCHES_AFTER)]
+    if not rising or len(rising) < AGREE * len(told):
+        raise NotEnoughEvidence("the pace is steady by the Inspector's batches; who is late they do not show")
+    pace, place, before, after = rising[0]
+    at = pace.rows["logged_at"][place].isoformat()
+    says = (
+        f"from about {at[11:19]} UTC on an iteration of {pace.length} calls takes {after:.3g} s instead of {before:.3g} s ({after / before:.2f} times "
+        "as long), and stays so"
+    )
+    numbers = {"before_s": before, "after_s": after, "calls": pace.length, "failed_at": at}
+    cites = tuple(one.cite(number) for one, number, *_ in rising[:MAX_CITES])
+    return [Finding("recorded_pace", "pace_dropped", says, scope="pace", numbers=numbers, cites=cites)]
 
 
 def _late(case: Tables, compared: Compared) -> Finding:
