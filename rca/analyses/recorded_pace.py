@@ -99,8 +99,8 @@ def _written(told: Sequence[Batches]) -> list[Finding]:
     pace, place, before, after = rising[0]
     at = pace.rows["logged_at"][place].isoformat()
     says = (
-        f"from about {at[11:19]} UTC on an iteration of {pace.length} calls takes {after:.3g} s instead of {before:.3g} s ({after / before:.2f} times "
-        "as long), and stays so"
+        f"from about {at[11:19]} UTC on an iteration of {pace.length} calls takes {after:.3g} s instead of {before:.3g} s ({after / before:.2f} "
+        "times as long), and stays so"
     )
     numbers = {"before_s": before, "after_s": after, "calls": pace.length, "failed_at": at}
     cites = tuple(one.cite(number) for one, number, *_ in rising[:MAX_CITES])
