@@ -25,9 +25,9 @@ def decision(advice: Advice) -> None:
         fact("Way back", recovery_words(advice.recovery))
     with st.expander("What the decision rests on", key="decision"):
         for heading, lines in why_parts(advice):
-            st.caption(heading)
+            say(f"{heading}:")
             for line in lines:
                 if not line.startswith("$ "):
-                    say(line)
+                    say(f"  {line}")
             if commands := [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]:
                 quote(commands)
