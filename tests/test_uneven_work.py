@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from _house import ROOT, read_folder
 
@@ -17,6 +18,7 @@ from rca.tables import TABLES
 from rca.types import Outcome
 
 TIMINGS = ROOT.parent / "shared" / "cases" / "timings"
+PAI = ROOT.parent / "shared" / "figures" / "pai_minibatch" / "job_1_norm.csv"
 DP, STEPS = 16, 40
 PUBLISHED = {"AR": ("slow_rank", [0]), "ST": ("stage_imbalance", []), "SE": ("data_imbalance", [])}
 
@@ -119,6 +121,46 @@ def test_a_stage_of_two_with_one_slow_rank_is_not_heavy() -> None:
     compute[2] = 10 * noisy(7, 2, STEPS)
     assert accused(asked(job(compute, told="dp"))) == [("heavy_stage", ())]
     assert accused(asked(job(compute[:, :1]))) == []  # one rank a stage: it may be slow
+
+
+def test_a_replica_that_is_longer_on_all_its_stages_has_longer_batches() -> None:
+    compute = 5 * noisy(20, 4, DP, STEPS)
+    compute[:, 6] *= 1.5
+    case = job(compute, told="dp")
+    assert accused(asked(case)) == [("uneven_batches", ())]
+    assert asked(case).findings[0].numbers["candidates"] == [6 + DP * stage for stage in range(4)]
+    assert (asked(case, "slow_rank").status, accused(asked(case, "slow_rank"))) == ("blind", [])
+    one_host = case.frames["steps"].with_columns(
+        host=pl.when(pl.col("dp") == 6).then(pl.lit("host-6")).otherwise(pl.format("host-{}", "rank"))
+    )
+    assert accused(asked(MemoryCase({"steps": one_host}), "slow_rank")) == [("slow_host", tuple(6 + DP * stage for stage in range(4)))]
+
+
+def test_a_rank_that_was_slow_for_a_while_is_told_and_not_accused() -> None:
+    """As in a published job: three workers a tenth slower all the time, and one that becomes slow in the middle and recovers."""
+    compute = 5 * noisy(21, 1, 10, 300, noise=0.04)
+    compute[0, :3] *= 1.1
+    compute[0, 6, 181:195] *= 1.6
+    outcome = asked(job(compute), "slow_rank")
+    assert (outcome.status, accused(outcome)) == ("clear", [("was_slow_once", ())])
+    numbers = outcome.findings[0].numbers
+    assert numbers["candidates"] == [6]
+    assert abs(numbers["step"] - 181) <= 1
+    assert abs(numbers["last_step"] - 194) <= 1
+
+
+def test_published_workers() -> None:
+    """Mini-batch times of Alibaba's job 1, normalised: worker 6 turns straggler in the middle; workers 0 to 2 are steadily a tenth slower."""
+    if not PAI.is_file():
+        pytest.skip("the published series lies outside this repository and is not there: nothing was compared")
+    rows = pl.read_csv(PAI)
+    columns = {"rank": rows["worker"], "step": rows["time"], "compute_s": rows["batch_time_norm"].cast(pl.Float64)}
+    places = {"evidence_id": ["a" * 16] * rows.height, "record": [f"L{n + 2}" for n in range(rows.height)]}
+    outcome = asked(MemoryCase({"steps": TABLES["steps"].frame(columns | places)}), "slow_rank")
+    assert accused(outcome) == [("was_slow", ())]
+    numbers = outcome.findings[0].numbers
+    assert numbers["candidates"] == [6]
+    assert 1791 <= numbers["step"] < numbers["last_step"] <= 1971
 
 
 class TestTokens:

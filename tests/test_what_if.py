@@ -120,6 +120,11 @@ def test_work_that_is_uneven_accuses_nobody() -> None:
     assert (accused(alone), alone.status) == ([], "found")
 
 
+def test_a_replica_with_longer_batches_is_no_slow_rank() -> None:
+    outcome = asked(lambda way, r, *_: BASE[way] * (1.5 if r == 2 else 1))
+    assert accused(outcome) == [("uneven_batches", ())]
+
+
 def test_a_slow_rank_among_uneven_batches() -> None:
     long = np.exp(np.random.default_rng(4).normal(0, 0.15, (8, 16, 8)))
     outcome = asked(lambda way, r, s, t, b, c: BASE[way] * long[r, t, b] * (2 if (r, s) == (3, 1) else 1), dp=8, pp=2, steps=16)

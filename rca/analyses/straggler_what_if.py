@@ -5,7 +5,7 @@
 2. Everything ideal but one kind of operation, one replica or one stage: S_t, S_dp, S_stage. S_w of a rank is the smaller of those of its replica
    and its stage. M_W: the share of the loss that goes away with the top TOP of ranks by S_w; M_S: with the last stage (OSDI'25, 2505.05713).
 3. A rank is accused where its computation rises above that of the same stage in the other replicas, and stays there, and the loss goes away
-   with it. Of two replicas, where it is above its twin and above all other stages.
+   with it. Of two replicas, where it is above its twin and above all other stages. A replica that is so on all its stages has longer batches.
 4. Else the loss is held against two repairs: the same work on every stage (M_P), and the same work in every batch (M_D: each rank of a stage at
    its own mean). The one that mends more names the cause. Batches also have to show: forward and backward of one micro-batch are long together.
 
@@ -24,8 +24,9 @@ import polars as pl
 
 from rca.analyses._lasting import MIN_LENGTH, over_peers, rises
 from rca.analyses._layout import hosts
+from rca.analyses._op_repairs import even_batches, even_stages, together, usual, workers
 from rca.analyses._op_replay import Replay
-from rca.analyses._op_trace import BACKWARD, FORWARD, op_rows, traced
+from rca.analyses._op_trace import op_rows, traced
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -113,10 +114,10 @@ def _numbers(replay: Replay) -> dict[str, Any]:
         "S_dp": _sorted(by_dp),
         "S_stage": _sorted(by_stage),
         "S_w": _sorted({of.ranks[place]: by_worker[place] for place in slowest}),
-        "M_W": replay.without(_workers(replay, top)),
-        "M_S": replay.without(_workers(replay, [place for place in of.ranks if place[1] == last])),
-        "M_P": replay.removed(_even_stages(replay)),
-        "M_D": replay.removed(_even_batches(replay)),
+        "M_W": replay.without(workers(replay, top)),
+        "M_S": replay.without(workers(replay, [place for place in of.ranks if place[1] == last])),
+        "M_P": replay.removed(even_stages(replay)),
+        "M_D": replay.removed(even_batches(replay)),
         "num_steps": len(of.steps),
         "num_steps_left_out": of.left_out,
         "num_ops": int(of.took.size),
@@ -127,72 +128,32 @@ def _sorted(values: dict[Any, float]) -> dict[str, float]:
     return {str(name): value for name, value in sorted(values.items(), key=lambda item: (-item[1], str(item[0])))[:MAX_TOLD]}
 
 
-def _workers(replay: Replay, places: Sequence[tuple[int, int]]) -> Any:
-    """Operations x replicas that belong to these replicas and stages."""
-    import numpy as np
-
-    chosen = {*places}
-    return np.array([[(dp, op.stage) in chosen for dp in replay.of.dps] for op in replay.of.ops])
-
-
-def _usual(replay: Replay) -> dict[tuple[str, int], Array]:
-    """Name and stage of a computation -> its mean on each replica, over micro-batches and steps, s."""
-    of = replay.of
-    places: dict[tuple[str, int], list[int]] = {}
-    for i in replay.compute:
-        places.setdefault((of.ops[i].name, of.ops[i].stage), []).append(i)
-    return {key: replay.work[at].mean(axis=(0, 2)) for key, at in places.items()}
-
-
-def _even_stages(replay: Replay) -> Array:
-    """The work with every stage's computation brought to the mean of all stages; of its replicas the middle one counts."""
-    import numpy as np
-
-    work = replay.work.copy()
-    middle = {key: float(np.median(means)) for key, means in _usual(replay).items()}
-    for i in replay.compute:
-        op = replay.of.ops[i]
-        same = [value for (name, _), value in middle.items() if name == op.name]
-        if middle[op.name, op.stage] > 0:
-            work[i] *= sum(same) / len(same) / middle[op.name, op.stage]
-    return work
-
-
-def _even_batches(replay: Replay) -> Array:
-    """The work with every computation at the mean that its rank has for its kind."""
-    work, usual = replay.work.copy(), _usual(replay)
-    for i in replay.compute:
-        work[i] = usual[replay.of.ops[i].name, replay.of.ops[i].stage][:, None]
-    return work
-
-
 def _blame(case: Tables, replay: Replay, numbers: dict[str, Any]) -> list[Finding]:
     import numpy as np
 
     of = replay.of
     slow = _slow_workers(replay)
+    numbers["forward_backward_correlation"] = long_together = together(replay)
+    if slow and len(of.stages) > 1 and {stage for _, stage in slow} == {*of.stages} and len({dp for dp, _ in slow}) == 1:
+        return [_long_replica(case, replay, slow)]
     if slow and len(slow) <= max(1, MANY * len(of.ranks)):
-        share = replay.without(_workers(replay, list(slow)))
+        share = replay.without(workers(replay, list(slow)))
         if share >= EXPLAINS:
             return [_slow_worker(case, replay, slow, share)]
     batches, stages = numbers["M_D"], numbers["M_P"]
-    together = _together(replay)
-    numbers["forward_backward_correlation"] = together
     both = (
         f"the same work in every batch would win {max(batches, 0):.0%} of the loss back, the same work on every stage {max(stages, 0):.0%}"
     )
-    if batches >= max(EXPLAINS, stages) and together is not None and together >= TOGETHER:
-        says = (
-            f"{both}; forward and backward of a micro-batch are long together (correlation {together:.2f}): batches differ, no rank is slow"
-        )
-        shares = {"share": batches, "stage_share": stages, "correlation": together}
+    if batches >= max(EXPLAINS, stages) and long_together is not None and long_together >= TOGETHER:
+        says = f"{both}; forward and backward of a micro-batch are long together (correlation {long_together:.2f}): batches differ, no rank is slow"
+        shares = {"share": batches, "stage_share": stages, "correlation": long_together}
         return [
             Finding(
                 "straggler_what_if", "uneven_batches", says, scope="batches", numbers=shares, cites=_cites_of(case, replay, of.stages[0])
             )
         ]
     if stages >= max(EXPLAINS, batches) and len(of.dps) > 1:
-        compute = {stage: float(np.median(sum(m for (_, s), m in _usual(replay).items() if s == stage))) for stage in of.stages}
+        compute = {stage: float(np.median(sum(m for (_, s), m in usual(replay).items() if s == stage))) for stage in of.stages}
         heavy = max(compute, key=lambda stage: (compute[stage], -stage))
         others = float(np.median([value for stage, value in compute.items() if stage != heavy]))
         says = (
@@ -203,6 +164,21 @@ def _blame(case: Tables, replay: Replay, numbers: dict[str, Any]) -> list[Findin
             Finding("straggler_what_if", "heavy_stage", says, scope=f"stage {heavy}", numbers=shares, cites=_cites_of(case, replay, heavy))
         ]
     return []
+
+
+def _long_replica(case: Tables, replay: Replay, slow: dict[tuple[int, int], float]) -> Finding:
+    """A replica that is longer on all its stages: what these share is their batches."""
+    of, dp = replay.of, min(dp for dp, _ in slow)
+    share = replay.without(workers(replay, list(slow)))
+    ranks = sorted(of.ranks[place] for place in slow)
+    says = (
+        f"all stages of replica {dp} ({ranks_text(ranks)}) compute {math.exp(max(slow.values())):.2f} times as long as in the other replicas; with "
+        f"its work as usual {max(share, 0):.0%} of the loss is gone: what they share is their batches, longer samples and no slow rank"
+    )
+    numbers = {"share": share, "candidates": ranks, "replica": dp}
+    return Finding(
+        "straggler_what_if", "uneven_batches", says, scope="batches", numbers=numbers, cites=_cites_of(case, replay, of.stages[0], dp)
+    )
 
 
 def _slow_workers(replay: Replay) -> dict[tuple[int, int], float]:
@@ -243,30 +219,6 @@ def _slow_worker(case: Tables, replay: Replay, slow: dict[tuple[int, int], float
     numbers = {"ratio": math.exp(slow[worst]), "share": share}
     cites = _cites_of(case, replay, worst[1], worst[0])
     return Finding("straggler_what_if", "slow_worker", says, ranks=ranks, hosts=on, explains=others, numbers=numbers, cites=cites)
-
-
-def _together(replay: Replay) -> float | None:
-    """Correlation of forward and backward of the same micro-batch, each against its rank's mean; the lowest of the stages. None = not told."""
-    import numpy as np
-
-    of = replay.of
-    found = []
-    for stage in of.stages:
-        parts: dict[str, dict[int, int]] = {"forward": {}, "backward": {}}
-        for i in replay.compute:
-            plain = of.ops[i].name.lower()
-            way = "forward" if FORWARD.search(plain) else "backward" if BACKWARD.search(plain) else None
-            if of.ops[i].stage == stage and way is not None:
-                parts[way][of.batches[i] if of.batches[i] >= 0 else of.ops[i].number] = i
-        shared = sorted(parts["forward"].keys() & parts["backward"].keys())
-        if not shared:
-            return None
-        series = [np.log(replay.work[[parts[way][n] for n in shared]]) for way in ("forward", "backward")]
-        one, other = ((s - s.mean(axis=(0, 2), keepdims=True)).ravel() for s in series)
-        if not (one.std() > 0 and other.std() > 0):
-            return None
-        found.append(float(np.corrcoef(one, other)[0, 1]))
-    return min(found)
 
 
 def _cites(rows: pl.DataFrame, replay: Replay) -> tuple[Cite, ...]:
