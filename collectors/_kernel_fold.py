@@ -14,9 +14,11 @@ from collectors._kernel_prefix import Line
 __all__ = ["Folder", "Plan"]
 
 BURST_S: Final = 30.0  # a longer silence ends a burst
+OVER_S: Final = 300.0  # so long after the last line of a burst good news still ends that trouble: a switch that reboots takes minutes
 ROW_S: Final = 600.0  # of a burst that does not end: a new row each ten minutes keeps its rate visible
 SEVERAL: Final = "several"
 ASKED: Final = "asked"  # `what` of a line that tells only who asked for memory
+LINKS: Final = ("link", "port")  # `what` of a network link that goes down or comes up
 LOST_XID: Final = 79  # the Xid of a GPU that has fallen off the bus
 VERDICT_XID: Final = 154  # says what the driver thinks is needed: each verdict is a row
 TIMEOUT_XIDS: Final = (119, 120)
@@ -64,6 +66,11 @@ class _Row:
             return self.fits_again
         silence, age = gap_s(self.last, stamp), gap_s(self.first, stamp)
         return silence is None or age is None or (abs(silence) <= BURST_S and abs(age) <= ROW_S)
+
+    def is_near(self, stamp: Stamp, most_s: float) -> bool:
+        """Whether a line of that time comes at most so long after the burst."""
+        silence = gap_s(self.last, stamp)
+        return silence is not None and 0 <= silence <= most_s
 
     def take(self, plan: Plan, line: Line) -> None:
         """Counts one more line; the earliest stamp stays, and units that differ become `several`."""
@@ -140,6 +147,8 @@ class Folder:
             if event.what == ASKED:
                 return Plan(event, (killed, own), (own,))
             return Plan(event, (own, _key(Event("oom", "", what=ASKED), host)), (own, killed))
+        elif event.folds_only and event.what in LINKS:  # the adapter and its interface tell of one link, each in its words
+            find = (own, *(_key(replace(event, what=what), host) for what in LINKS if what != event.what))
         if event.what == ENGINE:
             event = replace(event, link=None)  # its number only helps to find the row: not every engine is a link
             own = _key(event, host)
@@ -174,7 +183,8 @@ class Folder:
         """The growing row that a line belongs to: its own, else one that it completes."""
         for key in plan.find:
             row = self._open.get(key)
-            if row is not None and row.fits(stamp) and _may_join(plan.event, row.event):
+            is_near = row is not None and (row.fits(stamp) or (plan.event.folds_only and row.is_near(stamp, OVER_S)))
+            if row is not None and is_near and _may_join(plan.event, row.event):
                 if plan.event.what == ASKED and row.event.what != ASKED and (gap_s(row.first, stamp) or 0.0) >= 0:
                     continue  # begins another kill; only in a reversed file the one who asked comes after the one who was killed
                 return row

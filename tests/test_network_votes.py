@@ -28,6 +28,7 @@ NO_WAY = "{host}:{pid}:5898 [0] misc/socket.cc:484 NCCL WARN Connect to {peer}<5
 OFI = "libfabric:{pid}:1772439127::efa:cq:rxr_cq_write_error():243<warn> err: 15, message: Unresponsive receiver (reachable by EFA device but handshake failed) My host id: i-{host} Peer host id: {peer}"
 USING = "{host}:{pid}:5776 [0] NCCL INFO Bootstrap : Using eth0:{own}<0>"
 PORT = "{host}:{pid}:5898 [0] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
+BACK = PORT.replace("port error", "port active")
 GID = "{host}:{pid}:5898 [0] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_0:1 Got async event : GID table change"
 # ruff: noqa: E501 - lines of logs as they are written
 
@@ -102,7 +103,36 @@ def test_hosts_that_lost_their_neighbour_and_gave_up_are_no_second_fault(tmp_pat
     lines += [said(0, IB, address(1), after_s=3), said(4, IB, address(3), after_s=3), said(5, IB, address(0), after_s=5)]
     for stamped in (True, False):
         told = lines if stamped else [(speaker, line.partition("+00:00 ")[2]) for speaker, line in lines]
-        assert {sign: f.hosts for sign, f in votes(scene(tmp_path, told)).items()} == {"accused": ("node-2",)}
+        assert {sign: f.hosts for sign, f in votes(scene(tmp_path, told)).items()} == {"accused_silent": ("node-2",)}
+
+
+def test_a_host_that_said_nothing_while_all_others_complained_is_gone_itself(tmp_path: Path) -> None:
+    lines = [said(speaker, IB, address(BAD)) for speaker in range(6) if speaker != BAD]
+    assert [(sign, f.ranks) for sign, f in votes(scene(tmp_path, lines)).items()] == [("accused_silent", (4, 5))]
+    assert judge(scene(tmp_path, lines)).verdict.cause == "host_lost"
+    lines.append(said(BAD, NO_WAY, address(0)))
+    assert list(votes(scene(tmp_path, lines))) == ["accused"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "sign", "cause"),
+    [
+        ([said(1, PORT), said(1, BACK)], "flap_over", "unknown"),
+        ([said(1, PORT)], "port_error", "network_transient"),
+        ([said(1, PORT), said(1, BACK.replace("mlx5_0", "mlx5_7"))], "port_error", "network_transient"),
+        ([said(1, PORT), said(1, BACK), said(0, CLOSED, address(3))], "flapped", "network_transient"),
+    ],
+)
+def test_a_port_that_was_up_again_ended_nothing_by_itself(lines: list[tuple[int, str]], sign: str, cause: str, tmp_path: Path) -> None:
+    found = votes(scene(tmp_path, lines))
+    assert sign in found
+    assert judge(scene(tmp_path, lines)).verdict.cause == cause
+
+
+def test_an_accused_host_whose_link_came_back_lost_it_for_a_moment(tmp_path: Path) -> None:
+    lines = [*(said(speaker, IB, peer) for speaker, peer in ONTO_BAD), said(BAD, PORT), said(BAD, BACK)]
+    assert votes(scene(tmp_path, lines))["accused_flap"].ranks == (4, 5)
+    assert judge(scene(tmp_path, lines)).advice.action == "retry"
 
 
 OPEN: Mapping[str, tuple[list[tuple[int, str]], str, tuple[str, ...]]] = {

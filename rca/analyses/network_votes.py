@@ -7,13 +7,13 @@
 3. Count for every far end the distinct hosts that report it. Who alone is accused by a clear majority of the reporting hosts (and by at
    least two) is named; the speaker never is. Failing that, count again without far ends that report others themselves: they may only pass on.
 4. One connection has two ends, and either may be it; equal votes are a tie; where all accuse all, it is a switch or the fabric, no host. A
-   few closed connections are a mere symptom.
-5. A port that reports its own error is the exception: it accuses the host that prints it.
+   few closed connections are a mere symptom. An accused host that said nothing at all, while all others complained, is more likely gone itself.
+5. A port that reports its own error is the exception: it accuses the host that prints it. Not so one that was up again soon: a flap ended nothing
+   where nobody complains. Where the job failed of it, or the votes accuse its host, the network failed for a moment.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -23,6 +23,7 @@ from rca.analyses._faults import TIMED_OUT, Story, complains, story
 from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._network_reports import NAMELESS, Report, kind_of_report, reports, speaker
 from rca.analyses._network_reports import READS as READS_TOO
+from rca.analyses._port_flaps import flapped, is_back, is_port_error
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -31,6 +32,9 @@ NEEDS = ("log_events",)
 USES = (*(table for table in READS if table not in NEEDS), *READS_TOO)
 SIGNS = {
     "accused": Sign("network", ("network_fault", "network_transient", "host_lost", "process_killed", "unknown")),
+    "accused_silent": Sign("network", ("host_lost", "host_fault", "network_fault", "unknown")),
+    "accused_flap": Sign("network", ("network_transient", "network_fault", "unknown")),
+    "flapped": Sign("network", ("network_transient", "unknown")),
     "gone": Sign("network", ("host_lost", "process_killed", "network_fault", "user_exception", "unknown")),
     "link": Sign("network", ("network_fault", "network_transient", "unknown")),
     "tie": Sign("network", ("network_fault", "network_transient", "unknown")),
@@ -38,6 +42,7 @@ SIGNS = {
     "port_error": Sign("network", ("network_transient", "network_fault", "unknown")),
     "closed": Sign("mention", ()),
     "own_side": Sign("mention", ()),
+    "flap_over": Sign("mention", (), is_note=True),
 }
 
 ENOUGH: Final = 2  # hosts that must accuse one: a single one cannot tell the far end from its own
@@ -47,9 +52,6 @@ SHARE: Final = 0.5  # of the reporting hosts that must be exceeded
 MAX_CITES: Final = 6
 MAX_NAMED: Final = 6
 NO_FAULT: Final = frozenset({"cut_off"})  # a traceback without its last line may itself be the network's
-_PORT_ERROR: Final = re.compile(
-    r"(?i)port error|catastrophic|(?<!non-)(?<!non)fatal event(?! on)"
-)  # the others tell of changes, or of one queue
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
@@ -59,14 +61,15 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence("the logs here are of another job or launch")
     if told.logs.everyone and not told.not_seen_to_end_well:
         return ()  # connections end when jobs do
-    lines = [line for line in told.logs.lines if _may_count(line, told)]
+    lines = [line for line in told.logs.lines if _may_count(line)]
     live = [line for line in lines if not _is_explained(line, told) and not went_on(case, told.logs, line)]
+    over = flapped(case, lines, told)
     found = [*_ports(live, told), *_own_side(live, told)]
     given = _without_victims(reports(case, told.logs, live), told)
-    return [*found, _verdict(given, told)] if given else found
+    return [*found, _verdict(given, told, over)] if given else found
 
 
-def _may_count(line: Line, told: Story) -> bool:
+def _may_count(line: Line) -> bool:
     return line.signature == "nccl_net_async_event" or kind_of_report(line) is not None
 
 
@@ -130,13 +133,13 @@ def _firsthand(given: Sequence[Report], told: Story) -> list[Report]:
     return [r for r in given if not any(told.logs.order(line, r.line) != 1 for line in earliest.get(r.accused, ()))]
 
 
-def _verdict(given: Sequence[Report], told: Story) -> Finding:
+def _verdict(given: Sequence[Report], told: Story, over: Collection[str]) -> Finding:
     """What the votes say: one host, both ends of one connection, a tie, or everybody."""
     if (end := _chosen(given)) is not None:
-        return _accusation(end, given, told)
+        return _accusation(end, given, told, is_over=end in over)
     firsthand = _firsthand(given, told)
     if (end := _chosen(firsthand)) is not None:
-        return _accusation(end, firsthand, told)
+        return _accusation(end, firsthand, told, is_over=end in over)
     given = firsthand or given
     if not any(report.kind == "transport" for report in given):
         says = f"{_named({r.reporter for r in given})} lost connections to {_named(_votes(given))}: a symptom, and too few say so to point anywhere"
@@ -158,7 +161,7 @@ def _verdict(given: Sequence[Report], told: Story) -> Finding:
     return _open("tie", given, told, f"{_named(reporters)} report failed connections to {_named(ends)}, and the votes do not decide")
 
 
-def _accusation(end: str, given: Sequence[Report], told: Story) -> Finding:
+def _accusation(end: str, given: Sequence[Report], told: Story, *, is_over: bool) -> Finding:
     logs = told.logs
     against = [report for report in given if report.accused == end]
     voters = {report.reporter for report in against}
@@ -169,13 +172,29 @@ def _accusation(end: str, given: Sequence[Report], told: Story) -> Finding:
     what = "that it closed or refused connections" if is_closed else "that transfers with it failed"
     of = f"{len(voters)} of {len(reporters)} hosts that report network errors say of {end} {what}"
     where = f" ({ranks_text(on_host)})" if on_host else "" if against[0].is_host else "; which host has that address no evidence says"
-    says = of + where + ("; nothing of its own explains it" if is_closed else "")
+    is_silent = bool(ranks) and not is_closed and _fell_silent(end, told)
+    says = of + where + ("; none of its ranks complained of anything itself, as those of all other hosts did" if is_silent else "")
+    says += ("; nothing of its own explains it" if is_closed else "") + ("; its link was up again soon" if is_over else "")
     numbers = _numbers(against, told) | {"num_accusing": len(voters), "num_reporting": len(reporters), "accused": end}
     numbers["candidates"] = [] if ranks else list(on_host)
     return Finding(
-        "network_votes", "gone" if is_closed else "accused", says, ranks=ranks, hosts=(end,), scope=f"accused {end}",
+        "network_votes", _sign_of(is_closed=is_closed, is_over=is_over, is_silent=is_silent), says, ranks=ranks, hosts=(end,), scope=f"accused {end}",
         explains=tuple(sorted(logs.everyone - set(ranks))) if ranks else (), numbers=numbers, cites=_cites(against),
     )  # fmt: skip
+
+
+def _sign_of(*, is_closed: bool, is_over: bool, is_silent: bool) -> str:
+    return "gone" if is_closed else "accused_flap" if is_over else "accused_silent" if is_silent else "accused"
+
+
+def _fell_silent(host: str, told: Story) -> bool:
+    """Whether no rank of a host complained, and of every other host one did: who only loses the network notices it too."""
+    complained = {told.logs.hosts.get(line.rank) for line in told.logs.lines if line.rank is not None and _notices(line)}
+    return host not in complained and set(told.logs.hosts.values()) - {host} <= complained
+
+
+def _notices(line: Line) -> bool:
+    return complains(line) or _may_count(line)
 
 
 def _open(sign: str, given: Sequence[Report], told: Story, says: str) -> Finding:
@@ -200,10 +219,12 @@ def _ports(lines: Sequence[Line], told: Story) -> list[Finding]:
     """A port that failed accuses the host that prints it; ports of several hosts accuse what they hang on."""
     by_host: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
-        if line.signature == "nccl_net_async_event" and _PORT_ERROR.search(line.text):
+        if is_port_error(line):
             by_host[speaker(line, told.logs)].append(line)
+    over = {host: own for host, own in by_host.items() if all(is_back(line, told) for line in own)}
+    by_host = {host: own for host, own in by_host.items() if host not in over}
     if not by_host:
-        return []
+        return [_over(over, told)] if over else []
     every = [line for _, own in sorted(by_host.items()) for line in own]
     cites = tuple(cite_line(line) for line in every)[:MAX_CITES]
     numbers: dict[str, object] = {"failed_at": iso(min((line.at for line in every if line.at is not None), default=None))}
@@ -221,6 +242,23 @@ def _ports(lines: Sequence[Line], told: Story) -> list[Finding]:
             explains=tuple(sorted(told.logs.everyone - set(ranks))) if ranks else (), numbers=numbers, cites=cites,
         )
     ]  # fmt: skip
+
+
+def _over(by_host: Mapping[str, Sequence[Line]], told: Story) -> Finding:
+    """Ports that were up again: what the job failed of, if it did and only one of them can be meant; else told beside."""
+    every = [line for _, own in sorted(by_host.items()) for line in own]
+    cites = tuple(cite_line(line) for line in every)[:MAX_CITES]
+    says = f"{_named(by_host)} reports an error of its own network port, which was up again: {every[0].text.strip()[:160]}"
+    has_failed = any(complains(line) for line in told.logs.lines)
+    (host, *others) = sorted(by_host)
+    ranks = told.logs.ranks_on(host) if has_failed and not others else ()
+    if not has_failed or not ranks:
+        return Finding("network_votes", "flap_over", f"{says}; nobody complains of it", scope=f"flap {sorted(by_host)}", cites=cites)
+    numbers: dict[str, object] = {"failed_at": iso(min((line.at for line in every if line.at is not None), default=None))}
+    return Finding(
+        "network_votes", "flapped", says, ranks=ranks, hosts=(host,), scope=f"flap {host}",
+        explains=tuple(sorted(told.logs.everyone - set(ranks))), numbers=numbers, cites=cites,
+    )  # fmt: skip
 
 
 def _own_side(lines: Sequence[Line], told: Story) -> list[Finding]:

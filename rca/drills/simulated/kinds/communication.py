@@ -110,8 +110,9 @@ def network_flap(scene: Scene) -> None:
     down = run.bite_at - 50 * _MS
     state = rng.getstate()
     run.kernel[host] += link_down(down, rng)
+    wait_s = _RETRY_S + rng.randrange(2, 20)
     rng.setstate(state)
-    run.kernel[host] += link_up(down + (_RETRY_S + rng.randrange(2, 20)) * _S, rng)
+    run.kernel[host] += link_up(down + wait_s * _S, rng)
     scene.stacks.is_there = False
     _peers_complain(scene, run, ranks)
     scene.tell("network_transient", ranks)

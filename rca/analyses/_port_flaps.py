@@ -1,0 +1,44 @@
+"""Ports of adapters that report an error in a trainer's log, and whether their link was up again soon."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from rca.analyses._faults import Story
+from rca.analyses._job_logs import Line
+from rca.analyses._network_reports import speaker
+from rca.types import Tables
+
+__all__ = ["flapped", "is_back", "is_port_error"]
+
+_PORT_ERROR: Final = re.compile(
+    r"(?i)port error|catastrophic|(?<!non-)(?<!non)fatal event(?! on)"
+)  # the others tell of changes, or of one queue
+_PORT_BACK: Final = re.compile(r"(?i)\bport (?:is )?active\b|\blink (?:is )?up\b")
+_DEVICE: Final = re.compile(r"(?<![\w:])[a-z][\w-]{1,30}_\d{1,3}(?::\d{1,3})?")  # mlx5_3:1
+
+
+def is_port_error(line: Line) -> bool:
+    """Whether a line tells that a port of its own host failed."""
+    return line.signature == "nccl_net_async_event" and _PORT_ERROR.search(line.text) is not None
+
+
+def is_back(line: Line, told: Story) -> bool:
+    """Whether the same log says later that the port of a line is up again."""
+    device = _DEVICE.search(line.text)
+    return any(
+        o.evidence_id == line.evidence_id and o.place > line.place and _PORT_BACK.search(o.text) and (not device or device[0] in o.text)
+        for o in told.logs.lines
+        if o.signature == line.signature
+    )
+
+
+def flapped(case: Tables, lines: Sequence[Line], told: Story) -> frozenset[str]:
+    """Hosts whose link went down and came up again, as their kernel or transport says."""
+    links = case.table("kernel_events").filter(pl.col("kind").is_in(["nic", "ib"]) & (pl.col("recovery") == "none"))
+    kernels = set(links.select("host").drop_nulls().unique().collect()["host"])
+    return frozenset(kernels | {speaker(line, told.logs) for line in lines if is_port_error(line) and is_back(line, told)})
