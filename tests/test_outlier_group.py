@@ -231,8 +231,8 @@ def test_a_culprit_whose_stack_shows_is_named_and_no_group_goes(place: str) -> N
 SAVING = ("slow_disk:fsync", "torch/distributed/checkpoint/filesystem:_write_items", "torch/distributed/checkpoint/_async_executor:save")
 
 
-def _with_savers(places: dict[int, str], at: dict[int, str]) -> MemoryCase:
-    """The checkpoint threads of ranks: busy in a write, in a call with the others' savers, or at rest."""
+def _with_savers(places: dict[int, str], at: dict[int, str], *, forked: bool = False) -> MemoryCase:
+    """The checkpoint threads of ranks, or processes that they forked: busy in a write, in a call with the others' savers, or at rest."""
     case = tables(FIGURE_7, [places] * 2)
     stacks, frames = case.frames["stacks"], case.frames["stack_frames"]
     kinds = {
@@ -242,7 +242,11 @@ def _with_savers(places: dict[int, str], at: dict[int, str]) -> MemoryCase:
     }
     added = [
         stacks.filter(pl.col("rank") == rank).with_columns(
-            thread_name=pl.lit("AsyncCheckpointExecutor_0"), stack_id=pl.lit(f"saver {what}"), record=pl.col("record") + "T"
+            thread_name=pl.lit("MainThread" if forked else "AsyncCheckpointExecutor_0"),
+            role=pl.lit("other" if forked else "trainer"),
+            pid=pl.col("pid") + 5000 * forked,
+            stack_id=pl.lit(f"saver {what}"),
+            record="A" + pl.col("record"),
         )
         for rank, what in at.items()
     ]
@@ -262,9 +266,18 @@ def _with_savers(places: dict[int, str], at: dict[int, str]) -> MemoryCase:
     return MemoryCase({**case.frames, "stacks": pl.concat([stacks, *added]), "stack_frames": pl.concat([frames, more])})
 
 
-def test_a_hang_beside_the_main_threads_is_found_in_the_one_busy_checkpoint_thread() -> None:
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_hang_beside_the_main_threads_is_found_in_the_one_busy_checkpoint_thread_or_process(*, forked: bool) -> None:
     alike = dict.fromkeys(range(32), "grad_sync")
-    finding = found(_with_savers(alike, dict.fromkeys(range(32), "gathers") | {9: "writes"}))
+    finding = found(_with_savers(alike, dict.fromkeys(range(32), "gathers") | {9: "writes"}, forked=forked))
     assert (finding.sign, finding.ranks, finding.hosts) == ("lone_saver", (9,), ("m4",))
-    assert ask(_with_savers(alike, dict.fromkeys(range(32), "writes")), "outlier_group").findings == ()
-    assert ask(_with_savers(alike, dict.fromkeys(range(32), "rests")), "outlier_group").findings == ()
+    for same in ("writes", "rests"):
+        assert ask(_with_savers(alike, dict.fromkeys(range(32), same), forked=forked), "outlier_group").findings == ()
+
+
+@pytest.mark.parametrize("bad", [{30: "loader"}, {}])
+def test_ranks_at_transfers_are_no_exception_to_waits_without_a_name(bad: dict[int, str]) -> None:
+    """Most ranks wait at their devices, one pipeline at transfers: those are victims in stack_clusters too, and only a loader is accused."""
+    places = dict.fromkeys(range(32), "device") | dict.fromkeys(range(24, 32), "irecv") | bad
+    findings = ask(tables(FIGURE_7, [places] * 3), "stack_clusters").findings
+    assert [(f.sign, f.ranks) for f in findings] == [("in_dataloader", (30,))] * len(bad)

@@ -91,6 +91,7 @@ def main_views(case: Tables) -> dict[int, list[View]]:
     frames = case.table("stack_frames").select(columns).unique("stack_id", keep="first")
     order = [
         (pl.col("dump_status") != "ok"),
+        (pl.col("role") == "other").fill_null(value=False),  # a process that the trainer forked, a saver: only where nothing else is there
         ~pl.col("format").fill_null("").str.contains("json"),
         pl.col("evidence_id"),
         pl.col("record"),

@@ -1,7 +1,8 @@
 """Which parallel group holds the ranks whose stacks stand apart, and does one of them alone not wait for others?
 
-1. Only in a job that stands still. Compare each rank's main thread with the ranks of the same pipeline stage in other copies of the model
-   (rca/analyses/_group_peers.py): what is seen in most copies is the rule, several patterns may be. Everybody else stands apart.
+1. Only in a job that stands still, with half of its ranks in waits for others. Compare each rank's main thread with those of the same pipeline
+   stage in other copies of the model (rca/analyses/_group_peers.py): what is seen in most copies is the rule, several patterns may be. Everybody
+   else stands apart.
 2. The smallest group (tensor, context, expert, pipeline, data; a host before all) that holds at least 80 % of them is what they share
    (rca/analyses/_group_cover.py). Its hosts are what an eviction takes (rca/eviction.py); nobody is accused for being in it.
 3. Who stands in a call or at a point-to-point transfer is a victim, never accused for it. When exactly one rank of those apart does not wait
@@ -24,11 +25,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rca.analyses._group_cover import Cover, cover, numbers_of, parts
-from rca.analyses._group_peers import ACTS, P2P, Apart, apart, copies, label, typical
+from rca.analyses._group_peers import ACTS, COLLECTIVE, HIDDEN, P2P, Apart, apart, copies, label, typical
 from rca.analyses._group_savers import lone_saver
 from rca.analyses._layout import hosts, stages
 from rca.analyses._stack_scene import Scene, scene, stays
-from rca.analyses._stack_views import View, cite_view, in_loop, seen
+from rca.analyses._stack_views import View, cite_view, in_loop, seen, stands_still
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -47,7 +48,7 @@ SIGNS = {
 
 MIN_SEEN: Final = 4  # ranks; of fewer no group is smaller than half
 INSIDE_SHARE: Final = 0.5  # more than: of the ranks seen, or the job has ended and what they show is an after-effect
-WAITING_SHARE: Final = 0.5  # of all ranks that must wait for others where no stage has a rule
+WAITING_SHARE: Final = 0.5  # of all ranks that must wait for others, or there is no hang to look into
 MIN_SAMPLES: Final = 2  # of most ranks, for more than a note
 MAX_CITES: Final = 6
 MAX_SIZES: Final = 8  # groups of like stacks that the text tells
@@ -87,11 +88,20 @@ def analyse(case: Tables) -> Sequence[Finding]:
         why = f"of {len(shown.views)} ranks {len(everyone)} are seen inside the training loop"
         raise NotEnoughEvidence(f"{why}: at least {MIN_SEEN}, and most of them, are needed to tell a group")
     job = _Job(case, shown, usual, apart(shown, usual, stages(case), case.derive(copies)), everyone)
+    waiting = sum(_waits(job, rank) for rank in everyone)
+    if waiting < WAITING_SHARE * len(everyone):
+        raise NotEnoughEvidence(f"only {waiting} of {len(everyone)} ranks are seen to wait for others: their stacks show no common hang")
     if job.apart.ranks:
         return [_of_group(job)]
     if saver := _beside(job):
         return [saver]
     return [] if job.apart.num_stages else [_without_rule(job)]
+
+
+def _waits(job: _Job, rank: int) -> bool:
+    """Whether it waits for others: by the call it is in, or at a place where it may and stands still off the processor."""
+    what = label(job.view(rank))
+    return what in (COLLECTIVE, P2P) or (what == HIDDEN and stands_still(job.shown.views[rank]))
 
 
 def _of_group(job: _Job) -> Finding:
@@ -164,9 +174,8 @@ def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
 
 def _without_rule(job: _Job) -> Finding:
     """Step 4."""
-    waiting = [rank for rank in job.everyone if label(job.view(rank)) != ACTS]
-    acting = sorted(job.everyone - set(waiting))
-    if len(acting) == 1 and len(waiting) > WAITING_SHARE * len(job.everyone) and _stays(job, acting[0]):
+    acting = sorted(rank for rank in job.everyone if label(job.view(rank)) == ACTS)
+    if len(acting) == 1 and _stays(job, acting[0]):
         return _of_rank(job, acting[0])
     why = "everybody waits for others" if not acting else f"{len(acting)} ranks do not wait for others"
     raise NotEnoughEvidence(
