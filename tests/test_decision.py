@@ -12,6 +12,7 @@ from _decision import ALIVE, AT, ENDED, advised, history, past, verdict
 from rca.causes import CAUSES
 from rca.decision.facts import NO_FACTS, Alerts, Facts
 from rca.decision.history import Fault, Past, repeats, same_fault
+from rca.decision.shrink import is_needed
 from rca.decision.tree import BRANCHES, FLAPS
 from rca.settings import SAME_FAULT_RESTARTS, Settings
 from rca.types import Finding, Hypothesis, Verdict
@@ -63,6 +64,13 @@ def test_the_tree(told: Verdict, with_: Mapping[str, Any], action: str, branch: 
     assert tuple(step["branch"] for step in found.next)[: len(first)] == first
     assert all(step["when"] and step["says"] for step in found.next)
     assert bool(found.evict_hosts) == (action in ("replace", "shrink") or told.cause == "silent_data_corruption")
+
+
+@pytest.mark.parametrize(
+    ("gone", "spares", "needed"), [(1, None, False), (31, None, False), (32, None, True), (32, 40, False), (2, 1, True), (1, 1, False)]
+)
+def test_when_a_job_has_to_shrink(gone: int, spares: int | None, *, needed: bool) -> None:
+    assert is_needed(gone, spares) is needed
 
 
 @pytest.mark.parametrize("name", sorted(BRANCHES))

@@ -76,7 +76,10 @@ def record_in(fleet: Path) -> dict[str, Any]:
 
 
 def verdict(path: Path) -> dict[str, Any]:
-    return {key: value for key, value in call("diagnose", path, "--json").doc.items() if key != "timing"}
+    """The document of a diagnosis, without its timing and what notes may tell more of: restarts so far, and with them the steps and checks after."""
+    document = {key: value for key, value in call("diagnose", path, "--json").doc.items() if key != "timing"}
+    noted = ("retries", "next", "recovery", "before_restart")
+    return document | {"advice": {key: value for key, value in document["advice"].items() if key not in noted}}
 
 
 def test_whole_life_of_a_hang(tmp_path: Path) -> None:

@@ -170,13 +170,12 @@ def _move(
         return _Move("quarantine_data" if verdict.data and action == "rollback" else to, instead("capped", retries=tried["says"]))
     if action == "replace" and verdict.hosts and is_needed(len(verdict.hosts), spares):
         gone = len(verdict.hosts)
-        words = {
-            "gone": gone,
-            "s": "" if gone == 1 else "s",
-            "spares": spares or "no",
-            "t": "" if spares == 1 else "s",
-            "u": "s" if spares == 1 else "",
-        }
+        ready = (
+            "no spare is told of"
+            if spares is None
+            else f"{spares or 'no'} spare{'' if spares == 1 else 's'} stand{'s' if spares == 1 else ''} ready"
+        )
+        words = {"gone": gone, "s": "" if gone == 1 else "s", "es": "es" if gone == 1 else "", "spares": ready}
         return _Move("shrink", instead("shrink", **words))
     if action == "replace" and verdict.cause == "slow_rank" and costs is not None and costs["prefers"] == "degrade":
         return _Move("degrade", instead("degrade", loss=costs["says"]))

@@ -38,7 +38,7 @@ _OF_CAUSE = {  # where more can be said than of the action
 _INSTEAD = {  # why the action is not that of the cause, where retries, alerts, spares or losses moved it
     "capped": "{retries}; what the restart leaves as it is has to change first",
     "flaps": "{alerts} network alerts of {host} within five minutes: no flap any more ({places})",
-    "shrink": "{gone} host{s} go and {spares} spare{t} stand{u} ready: go on smaller until there are more",
+    "shrink": "{gone} host{s} go{es} and {spares}: go on smaller until there are more",
     "degrade": "{loss}",
 }
 

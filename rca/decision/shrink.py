@@ -17,11 +17,9 @@ from typing import Any, Final
 from rca.decision.facts import Layout
 from rca.settings import Settings
 
-__all__ = ["MANY", "is_needed", "shrink"]
+__all__ = ["CATASTROPHE", "is_needed", "shrink"]
 
-MANY: Final = (
-    0.1  # share of the hosts that are bad, from which on spares are not looked for first; ours: ByteRobust's catastrophe is 32 of 1,024
-)
+CATASTROPHE: Final = 32  # hosts that go at once, from which on unknown spares are too few; ByteRobust, table 5: a switch takes so many
 WEIGHT_BYTES: Final = 2.0
 GRADIENT_BYTES: Final = 2.0
 OPTIMIZER_BYTES: Final = 12.0
@@ -29,8 +27,8 @@ GB: Final = 1e9
 
 
 def is_needed(num_evicted: int, spares: int | None) -> bool:
-    """Whether fewer spares are known to stand ready than hosts go."""
-    return spares is not None and 0 <= spares < num_evicted
+    """Whether fewer spares are known to stand ready than hosts go, or so many go that nobody holds spares for them."""
+    return num_evicted >= CATASTROPHE if spares is None else spares < num_evicted
 
 
 def shrink(layout: Layout, settings: Settings, *, world_size: int | None, num_hosts: int | None, num_gone: int) -> dict[str, Any] | None:
