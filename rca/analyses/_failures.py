@@ -15,7 +15,7 @@ from typing import Any, Final
 import polars as pl
 
 from rca.analyses._layout import hosts
-from rca.analyses._numbers import judged
+from rca.analyses._numbers import judged, wild
 from rca.analyses._sample_names import sample_names
 from rca.types import Cite, Tables
 
@@ -62,22 +62,28 @@ def failures(case: Tables) -> tuple[Failure, ...]:
 
 def _of_numbers(case: Tables, paths: dict[str, str], stale: set[str]) -> list[Failure]:
     rows = case.table("rank_progress", with_stale=True).filter(pl.col("rank").is_not_null() & pl.col("step").is_not_null())
-    states = judged(rows, series="rank", by="step", all_of_it=False)
+    kept = wild(rows, series="rank", by="step").collect()
+    if kept.is_empty():
+        return []
     is_bad = pl.any_horizontal(pl.col("loss_is", "norm_is").is_in(_BROKEN)).fill_null(value=False)
     begins = is_bad & ~is_bad.shift(1).over("rank", "evidence_id", "run").fill_null(value=False)
-    marked = states.with_columns(is_bad.alias("bad"), begins.alias("begins"), pl.col("run").max().over("rank", "evidence_id").alias("last"))
-    bad = marked.filter("begins").collect()
-    if bad.is_empty():
-        return []
-    at = marked.filter(pl.col("step").is_in(bad["step"].unique().implode())).select("step", "run", "rank", "bad", "evidence_id").collect()
-    at = at.with_columns(pl.col("evidence_id").is_in(sorted(stale)).alias("old"))
-    share = at.group_by("step", "run", "old").agg(pl.col("rank").n_unique().alias("n"), pl.col("rank").filter("bad").n_unique().alias("of"))
-    few = {(s, r, o) for s, r, o, n, of in share.iter_rows() if of * 2 <= n}  # on more ranks at once it has spread already
+    marked = judged(kept.lazy(), series="rank", by="step").with_columns(
+        is_bad.alias("bad"), begins.alias("begins"), pl.col("run").max().over("rank", "evidence_id").alias("last")
+    )
+    states = marked.filter("bad").collect()
+    bad = states.filter("begins")
+    is_old = pl.col("evidence_id").is_in(sorted(stale)).alias("old")
+    seen = (
+        rows.filter(pl.col("step").is_in(bad["step"].unique().implode())).group_by("step", is_old).agg(pl.col("rank").n_unique().alias("n"))
+    )
+    wrong = states.group_by("step", is_old).agg(pl.col("rank").n_unique().alias("of"))
+    both = seen.collect().join(wrong, on=["step", "old"])
+    few = {(step, old) for step, old, n, of in both.iter_rows() if of * 2 <= n}  # on more ranks at once it has spread already
     where = hosts(case)
     found = []
     for row in bad.sort("evidence_id", "rank", "step").iter_rows(named=True):
         id_ = row["evidence_id"]
-        if (row["step"], row["run"], id_ in stale) not in few:
+        if (row["step"], id_ in stale) not in few:
             continue
         is_spike = "spike" in (row["loss_is"], row["norm_is"])
         values = ", ".join(

@@ -14,7 +14,7 @@ from typing import Final
 
 import polars as pl
 
-__all__ = ["DRIFT_LOSS", "DRIFT_NORM", "PERSISTS", "SPIKE", "drift_start", "judged", "newest"]
+__all__ = ["DRIFT_LOSS", "DRIFT_NORM", "PERSISTS", "SPIKE", "drift_start", "judged", "judged_where_wild", "newest", "wild"]
 
 SPIKE: Final = 5.0  # times the moving median; ByteRobust's alarm for the loss or the gradient norm
 DRIFT_LOSS, DRIFT_NORM = 1.4, 2.0  # times the moving median; from there Gemini 2.5 replays a step
@@ -26,22 +26,19 @@ LONG: Final = 6  # steps in a row, from which on one that heals later was no cha
 HEALED: Final = 1.2  # times the median before the jump: back where it was
 PERSISTS: Final = 32  # skipped steps in a row that are no search for a loss scale: halved so often, the largest usual one (2^32) is 1
 _HELP: Final = (
-    *("place", "bad_loss", "bad_norm", "loss_passed", "norm_passed", "skipped", "streak", "wild", "nr"),
+    *("place", "bad_loss", "bad_norm", "loss_passed", "norm_passed", "skipped", "streak"),
     *("loss_usual", "norm_usual", "loss_leaps", "norm_leaps", "loss_up"),
 )
 _CHAOS: Final = 0.25  # share of rows that go back, from which on a file is not in the order of its steps
 
 
-def judged(
-    rows: pl.LazyFrame, *, series: str, by: str, slack: float = 0.0, epoch: str | None = None, all_of_it: bool = True
-) -> pl.LazyFrame:
+def judged(rows: pl.LazyFrame, *, series: str, by: str, slack: float = 0.0, epoch: str | None = None) -> pl.LazyFrame:
     """The rows with `loss_is` and `norm_is`: nonfinite, passed (not finite, and over), spike, healed, raised, ok; null = not written; with
-    `loss_x` and `norm_x` (times the moving median; null = none), `is_long` (a jump of LONG steps, healed or not; null = not looked at) and `run`
+    `loss_x` and `norm_x` (times the moving median; null = none), `is_long` (a jump of LONG steps, healed or not) and `run`
     (0, 1, ...: the pass that the row is of in its file).
 
     `series` = column that tells series apart, `by` = step or what counts instead; it must go back by more than `slack` to be another pass,
     and not because another `epoch` begins, in which some trainers count anew.
-    `all_of_it` False: series that never rise fivefold are not held against a baseline (a job of 16,384 ranks has many).
     """
     file = sorted({series, "evidence_id"})
     keys, order = [*file, "run"], [*file, "place", by, "record"]
@@ -67,7 +64,27 @@ def judged(
     has_skipped = pl.col("skipped").cum_max().over(keys)
     over = pl.when("bad_loss").then("loss_passed").otherwise(has_skipped & ~lasted)
     lines = lines.with_columns((pl.col("bad_norm") & over).alias("norm_passed"))
-    return _with_jumps(lines, series, keys, all_of_it=all_of_it)
+    return _with_jumps(lines, keys)
+
+
+def wild(rows: pl.LazyFrame, *, series: str, by: str) -> pl.LazyFrame:
+    """The rows of the series in which a number is not finite, or five times what it was at an earlier step: in no other can anything be wrong. A job
+    of 16,384 ranks has few of these."""
+    leaps = (pl.col(name) >= SPIKE * pl.col(name).cum_min().shift(1).over(series) for name in ("loss", "grad_norm"))
+    is_odd = pl.any_horizontal(*leaps, pl.col("is_finite").not_()).fill_null(value=False)
+    some = rows.select(series, by, "loss", "grad_norm", "is_finite").sort(series, by).filter(is_odd).select(series).unique()
+    return rows.join(some, on=series, how="semi")
+
+
+def judged_where_wild(rows: pl.LazyFrame, *, series: str, by: str) -> pl.DataFrame:
+    """`judged` of the series in which something may be wrong; the rows of the others have the state ok, no ratio, and `run` 0."""
+    kept = wild(rows, series=series, by=by).collect()
+    states = judged(kept.lazy(), series=series, by=by).collect()
+    calm = rows.filter(~pl.col(series).is_in(kept[series].unique().implode())).with_columns(
+        *(pl.when(pl.col(value).is_not_null()).then(pl.lit("ok")).alias(state) for value, state in (("loss", "loss_is"), ("grad_norm", "norm_is"))),
+        pl.lit(0, pl.Int64).alias("run"),
+    )  # fmt: skip
+    return pl.concat([states, calm.collect()], how="diagonal")
 
 
 def _later(flag: pl.Expr, keys: list[str]) -> pl.Expr:
@@ -75,14 +92,9 @@ def _later(flag: pl.Expr, keys: list[str]) -> pl.Expr:
     return flag.cast(pl.Int8).reverse().cum_max().reverse().shift(-1).fill_null(0).over(keys).cast(pl.Boolean)
 
 
-def _with_jumps(lines: pl.LazyFrame, series: str, keys: list[str], *, all_of_it: bool) -> pl.LazyFrame:
-    is_wild = pl.lit(value=True)
-    if not all_of_it:
-        wide = (pl.col(name).max() >= SPIKE * pl.col(name).min() for name in ("loss", "grad_norm"))
-        is_wild = pl.any_horizontal(*(w.fill_null(value=False) for w in wide)).over(series)
-    lines = lines.with_columns(is_wild.alias("wild")).with_row_index("nr")
-    wild = lines.filter("wild").with_columns(*_ratios("loss", "loss", keys), *_ratios("grad_norm", "norm", keys))
-    wild = wild.with_columns(
+def _with_jumps(lines: pl.LazyFrame, keys: list[str]) -> pl.LazyFrame:
+    both = lines.with_columns(*_ratios("loss", "loss", keys), *_ratios("grad_norm", "norm", keys))
+    both = both.with_columns(
         _lasting("loss", "loss", SPIKE, DRIFT_LOSS, keys).alias("loss_leaps"),
         _lasting("loss", "loss", DRIFT_LOSS, DRIFT_LOSS, keys).alias("loss_up"),
         _lasting("grad_norm", "norm", SPIKE, DRIFT_NORM, keys).alias("norm_leaps"),
@@ -90,7 +102,6 @@ def _with_jumps(lines: pl.LazyFrame, series: str, keys: list[str], *, all_of_it:
             "is_long"
         ),
     )
-    both = pl.concat([wild, lines.filter(~pl.col("wild"))], how="diagonal").sort("nr")
     loss_x, norm_x = pl.col("loss_x"), pl.col("norm_x")
     leaps = (pl.col("loss_leaps") & (norm_x.is_null() | (norm_x >= DRIFT_NORM))) | (pl.col("norm_leaps") & pl.col("loss_up"))
     high = (loss_x >= SPIKE) | ((norm_x >= SPIKE) & (loss_x >= DRIFT_LOSS))

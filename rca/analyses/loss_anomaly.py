@@ -20,7 +20,7 @@ import polars as pl
 
 from rca.analyses._first_wrong import SIGNALS, Anomaly, accused, earliest
 from rca.analyses._layout import hosts, unseen
-from rca.analyses._numbers import drift_start, judged, newest
+from rca.analyses._numbers import drift_start, judged_where_wild, newest
 from rca.analyses._step_times import began
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -48,9 +48,8 @@ MAX_SHOWN = 8  # ranks or steps in a sentence
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding for the earliest anomaly, or none; notes on what passed before it."""
     rows = case.table("rank_progress").filter(pl.col("rank").is_not_null() & pl.col("step").is_not_null())
-    states = (
-        judged(rows, series="rank", by="step", all_of_it=False).filter(pl.any_horizontal(pl.col(list(SIGNALS)).is_not_null())).collect()
-    )
+    states = judged_where_wild(rows, series="rank", by="step")
+    states = states.filter(pl.any_horizontal(pl.col(list(SIGNALS)).is_not_null()))
     if (steps := states["step"].n_unique()) < MIN_STEPS:
         raise NotEnoughEvidence(f"loss or gradient norm of a rank in {steps} steps only")
     states = _stubborn(newest(states, series="rank", by="step"))

@@ -4,7 +4,7 @@
 2. Not the same again on the same GPU: that GPU computed wrong once. Its rank is accused.
 3. The same on the same GPU, another one elsewhere: the GPU of the first runs computes wrong each time. Its rank is accused, where the first runs
    are on record: a restart may have moved the rank to a sound GPU.
-4. The same on another GPU too: the program or its data. No hardware is accused.
+4. The same on another GPU too: the program or its data. No hardware is accused; the samples of that step, where the rank wrote them, are told.
 5. The same on the same GPU and nothing more: it stays open, and nobody is accused.
 
 Source: Megatron-LM, megatron/core/rerun_state_machine.py.
@@ -26,12 +26,12 @@ from rca.types import Cite, Finding, Sign, Tables
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("trainer_events",)
-USES = ("ranks", "steps", "dump_index", "log_events")
+USES = ("ranks", "steps", "dump_index", "log_events", "rank_progress")
 SIGNS = {
     "not_again": Sign("rerun", ("silent_data_corruption", "unknown")),
     "other_gpu_differs": Sign("rerun", ("silent_data_corruption", "gpu_fault", "unknown")),
-    "other_gpu_agrees": Sign("rerun", ("numeric_divergence", "unknown")),
-    "again_here": Sign("rerun", ("numeric_divergence", "silent_data_corruption", "unknown")),
+    "other_gpu_agrees": Sign("rerun", ("numeric_divergence", "bad_sample", "unknown")),
+    "again_here": Sign("rerun", ("numeric_divergence", "bad_sample", "silent_data_corruption", "unknown")),
     "not_checked": Sign("mention", (), is_note=True),
 }
 
@@ -44,6 +44,7 @@ SHOWS: Final = {  # what the machine's own verdict says of a rerun: often it is 
 HERE: Final = (SEEN, FIRST, "possible_transient_error")  # what the first GPU says
 MAX_CITES: Final = 4
 MAX_FINDINGS: Final = 8  # results told one by one
+MAX_SAMPLES: Final = 64  # listed
 Row = Mapping[str, Any]
 
 
@@ -58,10 +59,23 @@ def analyse(case: Tables) -> Sequence[Finding]:
     for row in rows:
         results[-1 if row["step"] is None else row["step"], -1 if row["rank"] is None else row["rank"]].append(row)
     where = hosts(case)
-    return [_finding(own, where) for _, own in sorted(results.items())[:MAX_FINDINGS]]
+    shown = sorted(results.items())[:MAX_FINDINGS]
+    samples = _samples(case, [step for (step, _), _ in shown])
+    return [_finding(own, where, samples.get(key, ())) for key, own in shown]
 
 
-def _finding(rows: Sequence[Row], where: Mapping[int, str]) -> Finding:
+def _samples(case: Tables, steps: Sequence[int]) -> dict[tuple[int, int], Sequence[str]]:
+    """(step, rank) -> the samples that the rank computed on, where it wrote them."""
+    rows = case.table("rank_progress").filter(
+        pl.col("step").is_in(list(steps)) & pl.col("sample_ids").is_not_null() & pl.col("rank").is_not_null()
+    )
+    told = rows.select("step", "rank", "sample_ids").unique(
+        ["step", "rank"], keep="none"
+    )  # a step that was run again may be of other samples
+    return {(step, rank): ids for step, rank, ids in told.collect().iter_rows()}
+
+
+def _finding(rows: Sequence[Row], where: Mapping[int, str], samples: Sequence[str]) -> Finding:
     rank, step = rows[0]["rank"], rows[0]["step"]
     here = [row for row in rows if row["event"] in HERE]
     shown = {SHOWS.get(row["event"], (row["event"], row["is_reproducible"])) for row in rows}
@@ -92,7 +106,13 @@ def _finding(rows: Sequence[Row], where: Mapping[int, str]) -> Finding:
     told = {row["host"] for row in here if row["host"]}
     known = next(iter(told)) if len(told) == 1 else where.get(rank) if rank is not None and not told else None
     gpus = {row["local_gpu"] for row in here if row["local_gpu"] is not None}
-    numbers: dict[str, Any] = {"step": step} if step is not None else {}
+    numbers: dict[str, Any] = {"step": step, "first_divergence_step": step} if step is not None else {}
+    if len(told_again := second or first) == 1:
+        numbers["is_reproducible"] = next(iter(told_again))
+    if sign in ("other_gpu_agrees", "again_here") and samples:
+        numbers["sample_ids"] = list(samples[:MAX_SAMPLES])
+    if not ranks and rank is not None and sign != "other_gpu_agrees":
+        numbers["suspects"] = [rank]
     if len(gpus) == 1:
         numbers["local_gpu"] = next(iter(gpus))
     if (at := min((row["logged_at"] for row in here if row["logged_at"] is not None), default=None)) is not None:

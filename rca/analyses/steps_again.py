@@ -67,7 +67,10 @@ def _run_again(case: Tables, told: Sequence[Failure]) -> list[Finding]:
         return []
     steps = sorted({step for one in timed for step in range((one.step or 0) - BEFORE, (one.step or 0) + 1)})
     rows = case.table("rank_progress", with_stale=True).filter(pl.col("rank").is_not_null() & pl.col("step").is_not_null())
-    ran = judged(rows, series="rank", by="step", all_of_it=False).filter(pl.col("step").is_in(steps)).collect()
+    batches = pl.Series([list(one.samples) for one in timed])
+    at_fault = rows.filter(pl.col("step").is_in(sorted({one.step or 0 for one in timed})) & pl.col("sample_ids").is_in(batches.implode()))
+    ranks = at_fault.select("rank").unique()
+    ran = judged(rows.join(ranks, on="rank", how="semi"), series="rank", by="step").filter(pl.col("step").is_in(steps)).collect()
     for one in timed:
         assert one.cite is not None
         same = ran.filter((pl.col("step") == one.step) & (pl.col("sample_ids") == list(one.samples)))
