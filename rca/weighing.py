@@ -37,6 +37,8 @@ CAUSAL_ORDER = ("stop", "peer", "device", "death", "exception")  # families of r
 PEER = "peer"  # records that a GPU suffers from another one: they explain errors of its device, and nothing else
 SIGNS_OF_LIFE = ("job_motion", "process_death")  # questions that are clear only when the job moved, or all of it ended well
 FOLLOWING = ("silent", "stack", "stuck", "ring", "tie", "network")  # families that show who stands still or apart, for whatever reason
+SLOWING = ("slowness", "stage", "pace")  # families of what makes a job slow: that ends none
+ENDING = ("device", "death", "exception")  # families of records that do
 FIRM_BITS = 8.0  # strength from which a record explains others
 LEADING_BITS = 12.0  # strength from which it names the cause of its suspects' trouble
 Suspects = tuple[int, ...]
@@ -178,7 +180,8 @@ def explained(findings: Sequence[Finding]) -> dict[str, str]:
     """finding id -> id of the finding that it only follows from: one earlier in the causal order, that stands firm and explains its ranks.
 
     A planned end, a kernel record, a death or an exception of its own explains why others fell silent, left their loop or lost connections;
-    never the other way round. What was recorded on both sides of a call, or of the numbers, needs no such explanation.
+    never the other way round. What was recorded on both sides of a call, or of the numbers, needs no such explanation. Who was slow in a job
+    that another rank's fault ended is a second matter: slowness ends no job.
     """
     firm = [f for f in findings if _place(f) < len(CAUSAL_ORDER) and strength(f) >= FIRM_BITS]
     found = {}
@@ -189,6 +192,10 @@ def explained(findings: Sequence[Finding]) -> dict[str, str]:
             if _place(cause) < _place(f) and f.ranks and set(f.ranks) <= set(cause.explains) and not set(f.ranks) & set(cause.ranks):
                 found[f.id] = cause.id
                 break
+    ends = [f for f in firm if sign_of(f).family in ENDING and f.ranks]
+    for f in (f for f in findings if sign_of(f).family in SLOWING):
+        if (other := next((end for end in ends if not set(f.ranks) & set(end.ranks)), None)) is not None:
+            found[f.id] = other.id
     return found
 
 

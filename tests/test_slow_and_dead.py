@@ -1,0 +1,26 @@
+"""A slow rank in a job that another rank's fault ended is a second matter."""
+
+from __future__ import annotations
+
+import pytest
+
+from rca.types import Finding
+from rca.weighing import explained
+
+SLOW = Finding("slow_rank", "slow_compute", "slow", ranks=(4,))
+
+
+@pytest.mark.parametrize(
+    ("other", "is_second"),
+    [
+        (Finding("process_death", "killed", "dead", ranks=(3,)), True),
+        (Finding("fatal_xid", "gpu_record", "lost", ranks=(3,)), True),
+        (Finding("first_exception", "raised", "raised", ranks=(3,)), True),
+        (Finding("fatal_xid", "gpu_record", "its own GPU", ranks=(4,)), False),
+        (Finding("first_silent_rank", "never_joined", "silent", ranks=(3,)), False),
+        (Finding("first_exception", "outlived", "went on"), False),
+        (Finding("planned_stop", "announced_stop", "stopped"), False),
+    ],
+)
+def test_slowness_ends_no_job(other: Finding, is_second: bool) -> None:
+    assert explained([SLOW, other]) == ({SLOW.id: other.id} if is_second else {})
