@@ -96,10 +96,10 @@ def loss_spike_everywhere(scene: Scene) -> None:
 
 
 def loss_spike_one_rank(scene: Scene) -> None:
-    """Loss and gradients of one rank jump for some steps: its shard of the data is damaged there."""
+    """Loss and gradients of one rank jump and stay up: its shard of the data is damaged from there on."""
     run = Run.of(scene, goes_on=True)
     rank = run.pick()
-    run.trouble.spike[rank] = Jump(run.bite, run.rng.randrange(6, 14), run.rng.choice((3.0, 5.0, 8.0)), run.rng.choice((8.0, 20.0, 60.0)))
+    run.trouble.spike[rank] = Jump(run.bite, 4 * run.num_steps, run.rng.choice((3.0, 5.0, 8.0)), run.rng.choice((8.0, 20.0, 60.0)))
     _goes_on(run)
     scene.tell(
         list(NUMERIC_CAUSES),
