@@ -22,5 +22,5 @@ SLOW = Finding("slow_rank", "slow_compute", "slow", ranks=(4,))
         (Finding("planned_stop", "announced_stop", "stopped"), False),
     ],
 )
-def test_slowness_ends_no_job(other: Finding, is_second: bool) -> None:
+def test_slowness_ends_no_job(other: Finding, *, is_second: bool) -> None:
     assert explained([SLOW, other]) == ({SLOW.id: other.id} if is_second else {})
