@@ -223,17 +223,22 @@ def test_a_raised_learning_rate_is_told_beside_a_jump() -> None:
 
 
 @pytest.mark.parametrize(
-    ("skips", "sign", "total", "nan"),
+    ("skips", "is_nan", "sign", "total"),
     [
-        ([0] * 40 + [1] + [0] * 20, "skipped", 1, 1),
-        ([1] * 20 + [0] * 30, "skipped", 20, 20),  # the search for a scale
-        ([0] * 20 + [1] * 40, "always_skipped", 40, 40),
-        ([0] * 5 + [10] * 4, "always_skipped", 40, 40),  # printed every ten steps
+        ([0] * 40 + [1] + [0] * 20, True, "skipped", 1),
+        ([1] * 20 + [0] * 30, False, "skipped", 20),  # the search for a scale
+        ([1] * 20, False, "skipped", 20),  # the record ends in it
+        ([0] * 30 + [1] * 3, True, "skipped", 3),
+        ([0] * 20 + [1] * 20, False, "skipped", 20),
+        ([0] * 20 + [10, 10], True, "always_skipped", 20),  # no scale makes a loss finite
+        ([0] * 20 + [1] * 40, False, "always_skipped", 40),
+        ([0] * 5 + [10] * 4, False, "always_skipped", 40),  # printed every ten steps
     ],
 )
-def test_skipped_updates_are_counted_and_only_those_that_last_are_a_fault(skips: list[int], sign: str, total: int, nan: int) -> None:
+def test_skipped_updates_are_counted_and_only_those_that_last_are_a_fault(skips: list[int], sign: str, total: int, *, is_nan: bool) -> None:
     data = printed([2.0] * len(skips), [1.0] * len(skips))
-    data |= {"num_skipped": skips, "num_nan": skips, "is_skipped": [n > 0 for n in skips]}
+    nan = total if is_nan else 0
+    data |= {"num_skipped": skips, "num_nan": skips if is_nan else [0] * len(skips), "is_skipped": [n > 0 for n in skips]}
     outcome = ask(of_job(data), "loss_divergence")
     (finding,) = outcome.findings
     assert (finding.sign, finding.numbers["num_skipped"], finding.numbers["num_nan"]) == (sign, total, nan)

@@ -4,7 +4,7 @@
 2. Not finite: the loss, or the gradient norm where it lasts (loss scaling skips single steps). A jump: at least five times the moving median of the
    loss, or of the gradient norm with a loss that is up too (1.4 times), that lasts (_numbers). Steps whose update was skipped are left out.
 3. Skipped updates are counted. Single ones, and up to 32 in a row while a loss scale is searched for, are benign; more in a row, up to the end of
-   the record, is a job that learns nothing.
+   the record, is a job that learns nothing, and so are 8 in a row, after sound ones, whose loss itself is not finite.
 4. What trainers print is an average over all ranks: it tells the step, and accuses nobody. Where ranks print losses that differ, each prints its
    own: one that is not finite while others still print sound ones names its rank.
 5. What passed or healed is a note: so is a loss of exactly 0 where it was far above.
@@ -43,6 +43,9 @@ FAR_ABOVE_ZERO: Final = 0.05  # usual loss from which on a loss of exactly 0 is 
 NEAR_STEPS: Final = 64  # before a jump, in which a raised learning rate is told
 OWN_SHARE: Final = 0.5  # of the steps that several ranks print, on which they differ: then each prints its own loss
 OWN_RATIO: Final = 1e-3  # difference that is no rounding
+NAN_PERSISTS: Final = (
+    8  # skipped steps in a row at the end, after sound ones, whose loss itself is not finite: loss scaling looks at gradients
+)
 JITTER: Final = 1.0  # steps back that lines of several ranks in one file may be out of order
 
 
@@ -146,14 +149,15 @@ def _skips(told: pl.DataFrame) -> list[Finding]:
     numbers: dict[str, Any] = {"num_skipped": total, "num_nan": nan, "num_in_a_row_at_end": in_a_row}
     rows = lines.filter("is_skipped")
     of_nan = f" ({nan} for a loss that was not finite)" if nan else ""
-    if in_a_row < PERSISTS:
+    is_nan = isinstance(fine, int) and int(tail["num_nan"].sum() or 0) == in_a_row >= NAN_PERSISTS
+    if in_a_row < PERSISTS and not is_nan:
         says = f"the trainer skipped {total} updates{of_nan}, as loss scaling does; not more than {PERSISTS} in a row at its end"
         return [Finding("loss_divergence", "skipped", says, scope="skipped", numbers=numbers, cites=(_cite(rows.row(0, named=True)),))]
     first = tail.row(0, named=True)
     numbers |= {"step": first["step"], "first_divergence_step": first["step"]} if first["step"] is not None else {}
     says = (
-        f"from {_place(first)} on the trainer skips every update ({in_a_row} in a row up to the end of the record{of_nan}): more than a search for a "
-        "loss scale takes, so it learns nothing; it accuses nobody"
+        f"from {_place(first)} on the trainer skips every update ({in_a_row} in a row up to the end of the record{of_nan}): "
+        f"{'no loss scale makes a loss finite' if is_nan else 'more than a search for a loss scale takes'}, so it learns nothing; it accuses nobody"
     )
     return [Finding("loss_divergence", "always_skipped", says, scope="skipped", numbers=numbers, cites=(_cite(first),))]
 
