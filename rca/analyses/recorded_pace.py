@@ -60,7 +60,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if found:
         return found
     if not told:
-        raise NotEnoughEvidence("the order of recorded calls repeats too few times to tell an iteration")
+        raise NotEnoughEvidence(
+            "no recorded calls (of dumps or NCCL's Inspector) that repeat often enough to tell an iteration: a larger TORCH_FR_BUFFER_SIZE keeps more"
+        )
     if compared.blind:
         raise NotEnoughEvidence(f"the pace is steady; {compared.blind}")
     return ()
