@@ -111,8 +111,8 @@ def test_dlrover_pairs_by_id_and_leaves_open_what_never_ended(tmp_path: Path) ->
         ("persist_ckpt", 8, None, "2026-01-05T10:00:04.400000"),
         ("evaluate", 8, 1.0, "2026-01-05T10:00:05.100000"),
     ]
-    assert picked(tables["progress"], "step", "loss", "grad_norm", "is_finite", "logged_step_s", "is_skipped") == [
-        (8, 2.5, None, False, 1.25, True)
+    assert picked(tables["progress"], "step", "loss", "grad_norm", "is_finite", "logged_step_s", "is_skipped", "num_skipped") == [
+        (8, 2.5, None, False, 1.25, True, 1)
     ]
     assert picked(tables["trainer_events"], "event", "message") == [("evaluate_failed", "no batch"), ("exception", "ValueError: bad shape")]
     assert [skip.split(":")[0] for skip in skips] == ["L11", "L12"]  # an end alone; torn

@@ -320,6 +320,8 @@ def test_what_announces_no_end(text: str) -> None:
                 "tokens_total": 9088,
                 "logged_step_s": 5.3616,
                 "is_skipped": True,
+                "num_skipped": 1,
+                "num_nan": 0,
             },
         ),
         (
