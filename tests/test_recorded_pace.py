@@ -153,6 +153,20 @@ def test_batches_of_the_inspector_tell_the_pace_too(slower: float) -> None:
     assert dropped.cites[0].table == "nccl_calls"
 
 
+def test_a_cpu_that_runs_ahead_hides_what_the_gpus_own() -> None:
+    tables = paced(LAYOUTS[1], work=lambda rank, step: 1.6 if rank == 5 else 1.0, timing=False)
+    synced = pl.when(pl.col("group_id").str.starts_with("world")).then("completed_at").forward_fill().shift(1).over("rank")
+    place = pl.int_range(pl.len()).over("rank", synced.rle_id())
+    calls = tables["collectives"].sort("rank", "record_id")
+    ahead = calls.with_columns(created_at=pl.coalesce(synced + pl.duration(microseconds=100 * place), "created_at"))
+    outcome = ask(
+        MemoryCase(tables | {"collectives": ahead, "evidence": TABLES["evidence"].rows([{"evidence_id": "d", "path": "d"}])}),
+        "recorded_pace",
+    )
+    assert [f for f in outcome.findings if f.ranks] == []
+    assert (outcome.status, "TORCH_NCCL_ENABLE_TIMING" in outcome.why) == ("blind", True)
+
+
 def test_without_the_end_of_any_call_only_the_pace_is_told() -> None:
     tables = paced(LAYOUTS[1], work=lambda rank, step: 1.6 if rank == 5 and step >= 9 else 1.0)
     blank = tables["collectives"].with_columns(pl.lit(None).cast(pl.Datetime("us", "UTC")).alias(c) for c in ("started_at", "completed_at"))

@@ -70,6 +70,9 @@ def compare(case: Tables, told: CallTimes) -> Compared:
         why = f"{len(slow)} of {len(own.ranks)} ranks own more time than their peers or than before: too many to be the exception"
         return Compared(own, told.own, told.parts, told.iteration_s, (), why)
     known = [rank for rank, values in zip(own.ranks, own.values, strict=True) if np.isfinite(values).sum() > len(own.steps) // 2]
+    if told.runs_ahead:
+        why = "the CPU enqueues calls ahead and their starts are not recorded (TORCH_NCCL_ENABLE_TIMING): what the GPUs own between calls is open"
+        return Compared(own, told.own, told.parts, told.iteration_s, tuple(slow), why)
     blind = "some ranks have no peers of the same work: whether one was slow from the start is open" if alone else unseen(case, known)
     return Compared(own, told.own, told.parts, told.iteration_s, tuple(slow), blind)
 

@@ -31,6 +31,7 @@ MAX_ROWS: Final = 2_000_000  # calls that are looked at; of more the last ones o
 FEW: Final = 4  # calls of a rank in the marking kind at least
 ENOUGH: Final = 20  # stretches of time by which ranks are compared: where a rank has fewer whole iterations, these are cut into parts
 MAX_PARTS: Final = 8
+AHEAD: Final = 0.5  # of the calls
 UNEVEN: Final = (
     0.1  # of the calls of a rank's stretch: one with many more (an evaluation) or fewer (a torn end) is no iteration like the others
 )
@@ -47,6 +48,7 @@ class CallTimes:
         pl.DataFrame
     )  # group_id, kind, op, sizes, seq, transfer_s, start (s since the first call): calls of which all members have both times
     has_p2p: bool  # False = there is a pipeline, and its transfers are on no record
+    runs_ahead: bool  # no starts are recorded, and most calls are enqueued before the one before has ended: own time is the CPU's alone
 
 
 def call_times(case: Tables) -> CallTimes:
@@ -56,7 +58,9 @@ def call_times(case: Tables) -> CallTimes:
     has_p2p = bool(calls["is_p2p"].any()) or "pp" not in kinds["kind"].to_list()
     calls = calls.join(kinds, on="group_id", how="left", maintain_order="left")
     own, parts, iteration_s = _own(calls, _marker(calls, case.derive(paces)))
-    return CallTimes(own, parts, iteration_s, _transfers(case, calls), has_p2p)
+    early = (pl.col("start") < pl.col("end").cum_max().shift(1).over("rank")).fill_null(value=False)
+    runs_ahead = bool(calls.height) and not calls["is_timed"].any() and bool(calls.select(early.mean() > AHEAD).item())
+    return CallTimes(own, parts, iteration_s, _transfers(case, calls), has_p2p, runs_ahead)
 
 
 def _calls(case: Tables) -> pl.DataFrame:
