@@ -88,13 +88,10 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
     step = first_divergence(verdict, findings)
     since = f"step {step}" if step is not None else "it"
     told = _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since)
-    return (
-        f"{told}, and keep {', '.join(verdict.hosts)} out of use until a double run clears or proves it" if _is_isolated(verdict) else told
-    )
-
-
-def _is_isolated(verdict: Verdict) -> bool:
-    return verdict.cause == SDC and bool(verdict.hosts)
+    if verdict.cause == SDC and verdict.hosts:
+        out = f"keep {', '.join(verdict.hosts)} out of use until a double run clears or proves it, and go back"
+        return told.replace("go back", out, 1)
+    return told
 
 
 def _open_chip(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> str:
