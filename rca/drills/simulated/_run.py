@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from rca.drills.simulated._aftermath import Learns, Teller
 from rca.drills.simulated._kernel_gpu import drawn_address
 from rca.drills.simulated._kernel_text import FORMS, Form
 from rca.drills.simulated._logbook import LogBook, drawn_filing
+from rca.drills.simulated._metrics import MAX_HOSTS, gpu_metrics
 from rca.drills.simulated._numbers import Numbers, Trouble, run_numbers
 from rca.drills.simulated._scene import Scene, Steps
 from rca.drills.simulated._steps import Pace, Times, run_steps
@@ -198,6 +199,22 @@ class Run:
     def told(self, rank: int, lines: Sequence[Line]) -> None:
         """The kernel of a rank's host says something."""
         self.kernel[self.host(rank)] += lines
+
+    def metrics(self, throttled: Mapping[int, float] | None = None) -> None:
+        """An exporter's metrics of hosts over the steps on record; `throttled`: rank -> factor by which its clock is lower since the fault."""
+        hosts = self.world.host_names()
+        slow = {(self.host(rank), self.world.gpu_of(rank)): (self.bite_at, factor) for rank, factor in (throttled or {}).items()}
+        kept = sorted({host for host, _ in slow} | set(hosts[:MAX_HOSTS]))[:MAX_HOSTS]
+        last = self.end_of(max(0, max(self.reached, default=1) - 1))
+        first = max(int(self.ends_at[0]), last - 40 * 60 * S)
+        self.scene.files |= gpu_metrics(
+            kept,
+            gpus=lambda host: len(self.teller.ranks_on(host)),
+            first_at=first,
+            last_at=last + 45 * S,
+            seed=self.scene.seed,
+            throttled=slow,
+        )
 
     def shows(self, host: str) -> bool:
         """Whether the kernel log of a host is at hand."""

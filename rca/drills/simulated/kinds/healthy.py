@@ -34,6 +34,7 @@ __all__ = [
 NEEDS: Final[Mapping[str, Callable[[World], bool]]] = {"healthy_uneven_stages": lambda world: world.pp > 1}
 CLASS: Final[Mapping[str, str]] = dict.fromkeys(__all__, "healthy")
 DAY: Final = 86_400 * S
+METRICS: Final = 0.2  # how often an exporter's metrics are at hand
 
 
 def _runs(run: Run, *, dumps: bool | None = None) -> None:
@@ -42,6 +43,8 @@ def _runs(run: Run, *, dumps: bool | None = None) -> None:
     looks = run.rng.random() < 0.4 if dumps is None else dumps
     run.scene.recorder.is_there = looks
     run.scene.stacks.is_there = looks
+    if run.rng.random() < METRICS:
+        run.metrics()
     _sound(run, seen=looks and run.scene.stacks.samples > 1)
 
 

@@ -49,6 +49,8 @@ def slow_gpu(scene: Scene) -> None:
     rank, factor = run.pick(), run.rng.choice((1.15, 1.3, 1.6, 2.2))
     run.pace.slow[rank] = run.ramp_up(factor)
     _goes_on(run)
+    if run.rng.random() < 0.4:
+        run.metrics({rank: factor})
     scene.tell("slow_rank", [rank], evict_hosts=[run.host(rank)], action=["replace", "degrade"])
     run.note(factor=factor)
 
@@ -73,6 +75,8 @@ def slow_host(scene: Scene) -> None:
     if run.rng.random() < 0.5:
         run.kernel[run.host(mates[0])] += _kernel_host.throttled(run.bite_at, run.rng)
     _goes_on(run)
+    if run.rng.random() < 0.4:
+        run.metrics(dict.fromkeys(mates, factor))
     scene.tell(["slow_rank", "host_fault"], mates, evict_hosts=[run.host(mates[0])], action=["replace", "degrade"])
     run.note(factor=factor)
 
