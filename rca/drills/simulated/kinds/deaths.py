@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rca.drills._kernel import killed_for_memory
 from rca.drills._synthetic_job import Fault
 from rca.drills.simulated import _kernel_host, _scheduler
+from rca.drills.simulated._exceptions import OWN_ERRORS
 from rca.drills.simulated._run import MS, Run, S
 
 if TYPE_CHECKING:
@@ -34,24 +35,6 @@ NEEDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "host_gone": lambda world: world.num_hosts > 2,
     "host_panic": lambda world: world.num_hosts > 2,
 }
-OWN_ERRORS: Final = (  # of a training program, with the frames that lead there
-    ("KeyError: 'attention_mask'", (("{program}", "train_step", 191), ("{program}", "unpack", 77))),
-    ("AssertionError: expected 4096 tokens, got 4093", (("{program}", "train_step", 191), ("{program}", "forward_step", 143))),
-    (
-        "RuntimeError: The size of tensor a (2048) must match the size of tensor b (2047) at non-singleton dimension 1",
-        (("{program}", "train_step", 191), ("models/gpt.py", "forward", 402)),
-    ),
-    ("ZeroDivisionError: float division by zero", (("{program}", "train_step", 191), ("utils/schedule.py", "rate", 31))),
-    ("AttributeError: 'NoneType' object has no attribute 'shape'", (("{program}", "train_step", 191), ("models/moe.py", "route", 88))),
-    (
-        "IndexError: index 64 is out of bounds for dimension 0 with size 64",
-        (("{program}", "train_step", 191), ("models/moe.py", "dispatch", 120)),
-    ),
-    (
-        "TypeError: unsupported operand type(s) for /: 'str' and 'int'",
-        (("{program}", "train_step", 191), ("utils/metrics.py", "update", 54)),
-    ),
-)
 NO_MEMORY: Final = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {want:.2f} GiB. GPU {gpu} has a total capacity of 79.11 GiB of which "
     "{free:.2f} MiB is free. Including non-PyTorch memory, this process has 78.{rest:02d} GiB memory in use. Of the allocated memory 71.52 GiB is "

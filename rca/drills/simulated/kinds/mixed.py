@@ -9,9 +9,9 @@ import numpy as np
 
 from rca.drills._kernel import killed_for_memory
 from rca.drills.simulated import _kernel_gpu
+from rca.drills.simulated._exceptions import OWN_ERRORS
 from rca.drills.simulated._run import MS, Run, S
 from rca.drills.simulated._symptoms import cuda_error
-from rca.drills.simulated.kinds.deaths import OWN_ERRORS
 
 if TYPE_CHECKING:
     from rca.drills._synthetic_world import World
