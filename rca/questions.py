@@ -39,7 +39,7 @@ def ask(case: Tables, name: str) -> Outcome:
         return Outcome(name, "blind", str(error))
     except CaseError:
         raise  # not the analysis' fault: the case cannot be read
-    except Exception as error:  # noqa: BLE001 - runner site: recorded as `failed`, exit code 4 tells
+    except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - runner site: recorded as `failed`, exit code 4 tells
         return Outcome(name, "failed", f"{type(error).__name__}: {str(error)[:300]}")
     findings = _with_paths(case, findings)
     return Outcome(

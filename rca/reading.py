@@ -237,7 +237,7 @@ def _read_with(name: str, collector: Collector, source: Source, parts: Parts, re
     except EvidenceError as error:
         reading.problem = error.why
         reading.skip(Skip(error.record, error.why))
-    except Exception as error:  # noqa: BLE001 - runner site: recorded, and the other files are still read
+    except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - runner site: recorded, and the other files are still read
         reading.problem = f"the {name} reader failed: {type(error).__name__}: {str(error)[:200]}"
         reading.skip(Skip(None, reading.problem))
 

@@ -45,7 +45,8 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/kernel_times.py": ((*FOUNDATION, "rca.local_time", "rca.kernel_tracks"), ()),
     "rca/clocks.py": ((*FOUNDATION, "rca.local_time", "rca.kernel_times"), ("polars",)),
     "rca/kernel_record.py": ((*FOUNDATION, "rca.clocks", "rca.local_time"), ()),
-    "rca/belonging.py": ((*FOUNDATION, "rca.timing_sets", "rca.other_runs"), ("polars",)),
+    "rca/log_launches.py": (FOUNDATION, ()),
+    "rca/belonging.py": ((*FOUNDATION, "rca.timing_sets", "rca.other_runs", "rca.log_launches"), ("polars",)),
     "rca/other_runs.py": ((*FOUNDATION, "rca.timing_sets", "rca.job_reach"), ("polars",)),
     "rca/job_reach.py": ((*FOUNDATION, "rca.timing_sets"), ("polars",)),
     "rca/timing_sets.py": (FOUNDATION, ("polars",)),
@@ -322,7 +323,8 @@ def test_only_the_runners_and_decompression_catch_broadly() -> None:
             if not names & {"everything", "Exception", "BaseException"}:
                 continue
             where = [f.name for f in functions if f.lineno <= node.lineno <= (f.end_lineno or 0)][-1]
-            assert names == {"Exception"}, f"{file}:{node.lineno} catches {names}"
+            # polars raises its panics as no Exception: a runner that lets them through would end with one bad file
+            assert names - {"pl.exceptions.PanicException"} == {"Exception"}, f"{file}:{node.lineno} catches {names}"
             found.add((file, where))
             if (file, where) in DECOMPRESSION:
                 assert any(isinstance(n, ast.Raise) for n in ast.walk(node)), f"{file}:{node.lineno} hides what is no decompression error"

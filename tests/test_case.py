@@ -18,7 +18,8 @@ import polars as pl
 import pytest
 from _house import SAMPLE, call, copy_dumps, finish, start, tables_of
 
-from rca.case import KEPT_ROWS, Case, is_current
+from rca.case import KEPT_ROWS, Case, MemoryCase, is_current
+from rca.questions import ask
 from rca.sources import inventory
 from rca.tables import TABLES
 
@@ -456,3 +457,15 @@ def test_equal_bytes_of_two_hosts_or_ranks_are_no_copy(tmp_path: Path) -> None:
     assert len(rows["configs"]) == 9
     assert {row[TABLES["log_events"].schema.names().index("rank")] for row in rows["log_events"]} == {0, 1}
     assert "copy of backup/node-b.pip.txt" in call("inspect", tmp_path).out
+
+
+def test_columns_that_are_cut_into_pieces_at_other_places_are_read() -> None:
+    """polars 2.1 panics where texts of such columns are joined; the first frame that showed it held five printed steps."""
+    rows = [
+        {"evidence_id": "", "record": f"L{n}", "rank": 0, "step": 10 * n, "loss": 2.7 - n / 100, "is_finite": True} for n in range(1, 6)
+    ]
+    table = TABLES["progress"]
+    cut = pl.concat([table.frame(), table.rows(rows)], rechunk=False)  # the first piece is empty
+    cut = cut.with_columns(pl.Series("evidence_id", ["ed211ac556d17041"] * len(rows)))
+    assert len(set(cut.n_chunks("all"))) > 1
+    assert ask(MemoryCase({"progress": cut}), "loss_divergence").status == "clear"
