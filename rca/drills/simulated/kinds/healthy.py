@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "healthy_compiles_first",
+    "healthy_evaluates",
     "healthy_finished",
     "healthy_link_flap",
     "healthy_long_save",
     "healthy_loss_noise",
+    "healthy_odd_version",
     "healthy_old_errors",
     "healthy_resumed",
     "healthy_retries",
@@ -57,6 +59,20 @@ def _sound(run: Run, *, seen: bool = True) -> None:
 def healthy_running(scene: Scene) -> None:
     """It trains at its pace."""
     _runs(Run.of(scene, goes_on=True))
+
+
+def healthy_evaluates(scene: Scene) -> None:
+    """Every so many steps it evaluates, prints nothing else meanwhile, and goes on."""
+    run = Run.of(scene, goes_on=True)
+    every = run.rng.choice((7, 12))
+    extra = np.where(np.arange(run.num_steps) % every == every - 1, run.rng.uniform(5.0, 30.0) * scene.step_s, 0.0)
+    run.pace.extra = extra
+    _runs(run)
+    speaker = run.teller.voice.speakers[0]
+    for place in np.flatnonzero(extra):
+        begins = run.end_of(int(place)) - round(float(extra[place]) * 1e9)
+        run.book.say(speaker, begins, f"<<py>> INFO evaluating at step {run.first + int(place)} on 512 batches")
+        run.book.say(speaker, run.end_of(int(place)) - 30 * MS, "<<py>> INFO validation loss 2.6121 | perplexity 13.63")
 
 
 def healthy_finished(scene: Scene) -> None:
@@ -206,3 +222,15 @@ def healthy_resumed(scene: Scene) -> None:
     run.scene.recorder.is_there = False
     run.scene.stacks.is_there = False
     _sound(run, seen=False)
+
+
+def healthy_odd_version(scene: Scene) -> None:
+    """One host runs another kernel and firmware than its peers, and trains as well as they do."""
+    run = Run.of(scene, goes_on=True)
+    _runs(run)
+    odd = run.host(run.pick())
+    rows = ["host,component,value"]
+    for host in scene.world.host_names():
+        rows += [f"{host},kernel,{'5.15.0-1071-nvidia' if host == odd else '5.15.0-1064-nvidia'}", f"{host},nccl,2.21.5"]
+        rows.append(f"{host},firmware:mlx5_0,{'28.39.1002' if host == odd else '28.41.1000'}")
+    scene.files["inventory/versions.csv"] = ("\n".join(rows) + "\n").encode()

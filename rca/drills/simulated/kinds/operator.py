@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rca.drills.simulated._scene import Scene
 
 __all__ = [
+    "cancelled_after_stall",
     "cancelled_by_user",
     "drained_for_maintenance",
     "maintenance_window",
@@ -22,9 +23,8 @@ __all__ = [
     "stopped_without_a_word",
 ]
 
-CLASS: Final[Mapping[str, str]] = {kind: "planned" for kind in __all__ if kind != "stopped_without_a_word"} | {
-    "stopped_without_a_word": "unanswerable"
-}
+UNTOLD: Final = ("cancelled_after_stall", "stopped_without_a_word")
+CLASS: Final[Mapping[str, str]] = {kind: "unanswerable" if kind in UNTOLD else "planned" for kind in __all__}
 MINUTE: Final = 60 * S
 
 
@@ -49,6 +49,20 @@ def _started(scene: Scene) -> tuple[Run, int]:
     run = Run.of(scene)
     run.plays()
     return run, run.bite_at
+
+
+def cancelled_after_stall(scene: Scene) -> None:
+    """The job stood still for long, and then somebody cancelled it: the stall was the fault, and nothing at hand tells why it stood."""
+    run, bite = _started(scene)
+    at = bite + round(run.rng.uniform(60.0, 120.0) * max(scene.step_s, 20.0)) * S
+    if run.teller.launcher == "srun":
+        run.book.job(at - S, *_scheduler.cancelled(run.teller.job_id, run.host(0)))
+    else:
+        run.book.agent(run.host(0), at - 2 * S, *_scheduler.notice(run.rng, scene.world.host_names(), what="user"))
+    _stops(run, at)
+    scene.steps, run.has_numbers = None, False
+    causes = ["unknown", "code_hang", "data_stall", "storage_stall", "network_fault", "gpu_fault"]
+    scene.tell(causes, hosts=[], answerable=False, action=["human", "retry", "fix_code"])
 
 
 def cancelled_by_user(scene: Scene) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "slow_gpu_ramp",
     "slow_host",
     "slow_network_group",
+    "slow_of_unknown_rank",
     "stage_imbalance",
 ]
 
@@ -33,6 +34,9 @@ NEEDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "slow_gpu": lambda world: world.dp > 2,
     "slow_gpu_ramp": lambda world: world.dp > 2,
 }
+
+
+CLASS: Final[Mapping[str, str]] = {"slow_of_unknown_rank": "unanswerable"}
 
 
 def _goes_on(run: Run) -> None:
@@ -134,3 +138,14 @@ def slow_network_group(scene: Scene) -> None:
     _goes_on(run)
     scene.tell(["network_fault", "network_transient", "unknown"], hosts=[], action=["replace", "retry", "degrade", "human"])
     run.note(factor=factor)
+
+
+def slow_of_unknown_rank(scene: Scene) -> None:
+    """One rank gets slow and all wait for it; nobody timed the ranks, so only the pace of the whole job is to be seen."""
+    run = Run.of(scene, goes_on=True)
+    run.pace.slow[run.pick()] = run.ramp_up(run.rng.choice((1.5, 2.0, 3.0)))
+    run.has_timings = run.has_numbers = False
+    run.plays(until=run.num_steps)
+    scene.recorder.is_there = scene.stacks.is_there = False
+    causes = ["unknown", "slow_rank", "data_stall", "network_fault", "network_transient", "storage_stall"]
+    scene.tell(causes, hosts=[], answerable=False, action=["human", "retry", "replace", "degrade"])
