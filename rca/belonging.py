@@ -8,12 +8,13 @@ is there, logs that contradict each other are told apart by who they name, and t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import polars as pl
 
+from rca.log_launches import LogFile, launched_before, names_of, older_sets, pairs
 from rca.other_runs import foreign_reports
 from rca.timing_sets import foreign_timings
 from rca.types import Tables
@@ -26,22 +27,6 @@ PRINTS = (
     3  # steps are printed so many times as far apart before the oldest recorded call, at most: a dump may hold less than lies between two
 )
 QUARTER, MAX_ZONE = timedelta(minutes=15), timedelta(hours=14)  # stamps without zone are off by a multiple of the one, up to the other
-
-
-@dataclass
-class _File:
-    """What one log says of the job."""
-
-    ranks: set[tuple[int, str | None, int | None]] = field(default_factory=set)  # rank, host, pid
-    hosts: set[str] = field(default_factory=set)
-    pids: set[int] = field(default_factory=set)
-    first_at: datetime | None = None
-    last_at: datetime | None = None
-
-    def saw(self, first: datetime | None, last: datetime | None) -> None:
-        """Widen the time that the file covers."""
-        self.first_at = min((t for t in (self.first_at, first) if t is not None), default=None)
-        self.last_at = max((t for t in (self.last_at, last) if t is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -71,8 +56,11 @@ def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]
     1. By process id, else by host: a file that names another one for a rank than maps, dumps and stacks do is foreign. Not when no log
        agrees with them: then they only number or name things differently (pids inside a container, names of pods). But a log that names other
        processes, and prints steps only when the recorded calls were over or had not begun, is of another run even so.
-    2. Where 1 decides nothing, files are tied by the (rank, process id) they share; of sets that contradict each other the newest stays.
-    3. By time: a file that says nothing of ranks and lies outside the time of the job.
+    2. Where 1 decides nothing, files are tied by the (rank, process id) they share; of sets that contradict each other the newest stays, by
+       instants, or by local stamps where no file has any instant.
+    3. A file that ends before the rest begins is of an earlier launch where a later one has its name (that of a host or rank) and none of its
+       processes.
+    4. By time: a file that says nothing of ranks and lies outside the time of the job.
     """
     files = _files(case)
     if not files:
@@ -81,7 +69,8 @@ def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]
     foreign = _contradicting(files, job)
     foreign |= _another_run({id_: file for id_, file in files.items() if id_ not in foreign}, job, _printed(case))
     rest = {id_: file for id_, file in sorted(files.items()) if id_ not in foreign}
-    foreign |= _older_sets(rest, job)
+    foreign |= older_sets(rest, job.pids)
+    foreign |= launched_before({id_: file for id_, file in rest.items() if id_ not in foreign}, names_of(case))
     return foreign | _outside({id_: file for id_, file in rest.items() if id_ not in foreign}, job)
 
 
@@ -93,13 +82,18 @@ def _of_its_processes(case: Tables, left_out: Collection[str]) -> set[str]:
     return {id_ for id_, (by_pid, by_host) in whys.items() if by_pid is None or (by_pid == "" and by_host is None)}
 
 
-def _files(case: Tables) -> dict[str, _File]:
+def _files(case: Tables) -> dict[str, LogFile]:
     """evidence_id -> what it says, for every log."""
-    files: dict[str, _File] = defaultdict(_File)
+    files: dict[str, LogFile] = defaultdict(LogFile)
     for table, moment in (("log_events", "logged_at"), ("scheduler_events", "changed_at"), ("progress", "ended_at")):
         rows = case.table(table).group_by("evidence_id").agg(pl.col(moment).min().alias("first"), pl.col(moment).max().alias("last"))
         for id_, first, last in rows.collect().iter_rows():
             files[id_].saw(first, last)
+        local = case.table(table).select("evidence_id", pl.col(f"{moment}_local").alias("local")).drop_nulls().unique().collect()
+        for id_, text in local.iter_rows():
+            if (at := _yearless(text)) is not None:
+                files[id_].first_local = min(files[id_].first_local or at, at)
+                files[id_].last_local = max(files[id_].last_local or at, at)
     for row in case.table("ranks").select("evidence_id", "rank", "host", "pid", "role").unique().collect().iter_rows(named=True):
         if row["evidence_id"] in files and row["rank"] is not None and row["role"] in (None, "trainer"):
             files[row["evidence_id"]].ranks.add((row["rank"], row["host"], row["pid"]))
@@ -149,7 +143,7 @@ def _span(case: Tables, left_out: Collection[str]) -> tuple[datetime | None, dat
     return min(firsts, default=None), max(lasts, default=None)
 
 
-def _contradicting(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
+def _contradicting(files: Mapping[str, LogFile], job: _Job) -> dict[str, str]:
     """Files that name other processes or hosts than the rest of the evidence, as long as some log names the same ones."""
     by_pid = {id_: _by_pid(file, job) for id_, file in files.items()}
     by_host = {id_: _by_host(file, job) for id_, file in files.items()}
@@ -196,16 +190,22 @@ def _naive(text: str) -> datetime | None:
         return None
 
 
-def _another_run(files: Mapping[str, _File], job: _Job, printed: Mapping[str, _Printed]) -> dict[str, str]:
+def _yearless(text: str) -> datetime | None:
+    """A local stamp in the year 2000, whether it names its year or not; None for a time of day alone."""
+    at = _naive(text if text[4:5] == "-" else f"2000-{text}")
+    return at.replace(year=2000) if at is not None else None
+
+
+def _another_run(files: Mapping[str, LogFile], job: _Job, printed: Mapping[str, _Printed]) -> dict[str, str]:
     """Logs whose processes are not the job's, and whose steps were printed before its recorded calls or after them; with them whoever names those."""
     found = {}
     for id_, file in sorted(files.items()):
         why, ranks, steps = _by_pid(file, job), {rank for rank, _, _ in file.ranks} & job.calls.keys(), printed.get(id_)
         if why and ranks and steps is not None and all(_apart(steps, *job.calls[rank]) for rank in ranks):
             found[id_] = f"{why}; its steps were printed when the recorded calls were over or had not begun"
-    pairs = {pair: why for id_, why in found.items() for pair in _pairs(files[id_])}
+    known = {pair: why for id_, why in found.items() for pair in pairs(files[id_])}
     for id_, file in sorted(files.items()):
-        shared = [pairs[pair] for pair in _pairs(file) if pair in pairs]
+        shared = [known[pair] for pair in pairs(file) if pair in known]
         if id_ not in found and shared and _by_pid(file, job):
             found[id_] = shared[0]
     return found
@@ -234,14 +234,16 @@ def _kernels(case: Tables, logs: Collection[str], left_out: Collection[str]) -> 
 
 
 def _among(case: Tables, logs: Collection[str], timings: Collection[str], stale: Collection[str]) -> dict[str, str]:
-    """Other files of a folder in which all that can be told is foreign: logs and timings, or logs and a second kernel log of a host."""
+    """Other files of a folder in which all that can be told is foreign: logs without ranks beside such logs; anything beside logs and timings; a
+    second kernel log of a host beside logs."""
+    files = _files(case)
     paths = dict(case.table("readings").select("evidence_id", "path").unique("evidence_id", keep="first").collect().iter_rows())
     told = {
         id_
         for table in ("dumps", "stacks", "steps", "rank_progress")
         for id_ in case.table(table).select(pl.col("evidence_id").unique()).collect()["evidence_id"]
         if id_ not in stale
-    } | {id_ for id_, file in _files(case).items() if file.ranks}  # a log that names no rank goes with the others
+    } | {id_ for id_, file in files.items() if file.ranks}  # a log that names no rank goes with the others
     kernels: dict[str, set[str | None]] = defaultdict(set)
     for id_, host in case.table("host_logs").select("evidence_id", "host").unique().collect().iter_rows():
         kernels[id_].add(host)
@@ -261,12 +263,14 @@ def _among(case: Tables, logs: Collection[str], timings: Collection[str], stale:
         found |= {
             id_: f"of another run or job: it lies in {folder} with logs or timings that are"
             for id_ in rest
-            if all(foreign) or (len(foreign[0]) > 1 and id_ in kernels and None not in kernels[id_] and kernels[id_] <= elsewhere)
+            if all(foreign)
+            or (foreign[0] and id_ in files)
+            or (len(foreign[0]) > 1 and id_ in kernels and None not in kernels[id_] and kernels[id_] <= elsewhere)
         }
     return found
 
 
-def _by_pid(file: _File, job: _Job) -> str | None:
+def _by_pid(file: LogFile, job: _Job) -> str | None:
     """None: it agrees; "": it says nothing; else where it contradicts. One process is enough, as a launcher also names those it replaced."""
     told = sorted((rank, pid) for rank, _, pid in file.ranks if pid is not None and rank in job.pids)
     if not told:
@@ -280,7 +284,7 @@ def _by_pid(file: _File, job: _Job) -> str | None:
     return f"another launch: rank {rank} is process {pid} there, and {min(job.pids[rank])} in the job"
 
 
-def _by_host(file: _File, job: _Job) -> str | None:
+def _by_host(file: LogFile, job: _Job) -> str | None:
     """As `_by_pid`, for hosts; a few ranks may be on a host of that name by chance, so most must agree."""
     told = sorted((rank, host) for rank, host in {(r, h) for r, h, _ in file.ranks if h is not None} if rank in job.hosts)
     if not told:
@@ -294,7 +298,7 @@ def _by_host(file: _File, job: _Job) -> str | None:
     return f"another job: rank {rank} is on {host} there, and on {job.hosts[rank]} in the job"
 
 
-def _outside(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
+def _outside(files: Mapping[str, LogFile], job: _Job) -> dict[str, str]:
     """Files without ranks that do not overlap the job; where another of them does, without any margin."""
     own = [file for file in files.values() if file.ranks]
     first = min((t for t in (job.first_at, *(f.first_at for f in own)) if t is not None), default=None)
@@ -308,40 +312,3 @@ def _outside(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
         for id_, (begin, end) in sorted(dated.items())
         if end < first - margin or begin > last + margin
     }
-
-
-def _older_sets(files: Mapping[str, _File], job: _Job) -> dict[str, str]:
-    """Files of every set but the newest, where sets of files name different processes for one rank and nothing else decides."""
-    parent = {id_: id_ for id_ in files}
-
-    def root(id_: str) -> str:
-        while parent[id_] != id_:
-            parent[id_] = id_ = parent[parent[id_]]
-        return id_
-
-    first_with: dict[tuple[int, int], str] = {}
-    for id_, file in files.items():
-        for pair in _pairs(file):
-            parent[root(id_)] = root(first_with.setdefault(pair, id_))
-    sets: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    end: dict[str, datetime] = {}
-    for id_, file in files.items():
-        key = root(id_)
-        sets[key].update(_pairs(file))
-        if file.last_at is not None:
-            end[key] = max(end.get(key, file.last_at), file.last_at)
-    newest: dict[int, tuple[datetime, str]] = {}  # rank -> latest set that names a process for it
-    for key in end:
-        for rank, _ in sets[key]:
-            if rank not in job.pids:
-                newest[rank] = max(newest.get(rank, (end[key], key)), (end[key], key))
-    older = {}
-    for key in end:
-        beaten = [rank for rank, _ in sorted(sets[key]) if rank in newest and newest[rank][1] != key]
-        if beaten:
-            older[key] = f"an earlier launch: another log has a later process of rank {beaten[0]}"
-    return {id_: older[root(id_)] for id_ in files if root(id_) in older}
-
-
-def _pairs(file: _File) -> Iterable[tuple[int, int]]:
-    return sorted({(rank, pid) for rank, _, pid in file.ranks if pid is not None})
