@@ -59,7 +59,8 @@ class MemoryCase(Derived):
 
     def __init__(self, frames: Mapping[str, pl.DataFrame], stale: Mapping[str, pl.DataFrame] | None = None) -> None:
         super().__init__()
-        self.frames = frames
+        # polars 2.1 panics where it joins texts of columns that are cut into pieces at other places: then all are put in one
+        self.frames = {name: frame if len(set(frame.n_chunks("all"))) <= 1 else frame.rechunk() for name, frame in frames.items()}
         self.stale = stale or {}  # rows of earlier launches and other jobs
 
     def table(self, name: str, *, where: str | None = None, with_stale: bool = False) -> pl.LazyFrame:
