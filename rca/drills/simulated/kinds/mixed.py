@@ -119,6 +119,7 @@ def slow_group(scene: Scene) -> None:
         ["slow_rank", "host_fault", "data_imbalance"],
         group,
         any_of_ranks=True,
+        or_nobody=True,
         group={"kind": "mp", "ranks": group},
         evict_hosts=hosts,
         action=["replace", "degrade", "fix_code"],
