@@ -38,8 +38,8 @@ def first_lines(advice: Advice) -> list[str]:
         lines.append(str(advice.shrink["says"]))
     if advice.retries is not None and (advice.retries["same_fault"] or advice.retries["restarts"]) and advice.action != "none":
         lines.append(str(advice.retries["says"]))
-    if advice.eviction is not None:
-        lines.append(eviction_words(advice.eviction))
+    if advice.eviction is not None and (told := eviction_words(advice.eviction, is_known=advice.because == advice.eviction["because"])):
+        lines.append(told)
     if advice.next:
         lines.append(f"if it fails: {steps_words(advice.next)}")
     if advice.recovery is not None and advice.recovery["path"] != "none":
@@ -64,14 +64,15 @@ def recovery_words(way: Mapping[str, Any]) -> str:
     return f"{PATHS[way['path']]}, {length}; {way['says']}"
 
 
-def eviction_words(plan: Mapping[str, Any]) -> str:
-    """Whom a group would take along, and the way with fewer."""
+def eviction_words(plan: Mapping[str, Any], *, is_known: bool = False) -> str:
+    """Whom a group would take along, and the way with fewer; `is_known`: the first of it was just said."""
     other = plan["alternative"]
+    told = "" if is_known else f"only a group is told: {plan['because']}; "
     if other is None:
-        return f"only a group is told: {plan['because']}"
+        return told.removesuffix("; ")
     who = f"evict {', '.join(other['hosts'])} only" if other["hosts"] else "evict nobody yet"
-    better = " (the cheaper one)" if plan["prefers_alternative"] else ""
-    return f"only a group is told: {plan['because']}; or {who}, and replay the others{better}: {other['cost_gpu_h']:,.0f} GPU-hours are expected"
+    better = " (the cheaper way)" if plan["prefers_alternative"] else ""
+    return f"{told}or {who}, and replay the others if the fault comes back{better}: {other['cost_gpu_h']:,.0f} GPU-hours are expected"
 
 
 def checklist_rows(advice: Advice) -> list[tuple[str, str, str]]:

@@ -184,10 +184,16 @@ class TestRetries:
         assert repeats(own.fault, history(own), None, fingerprint="0123456789abcdef") == ()
 
 
-def test_the_group_that_stands_apart_is_a_plan_and_nobody_is_evicted_by_it() -> None:
+def test_where_only_a_group_stands_apart_it_goes_and_the_innocents_are_named() -> None:
     cover = [{"group": "pp:1", "kind": "pp", "ranks": [4, 5, 6, 7], "outliers": [4, 5, 6], "suspects": [5]}]
     found = advised(verdict("unknown", ()), (Finding("outlier_group", "outliers", "", numbers={"cover": cover}),))
-    assert (found.action, found.branch, found.evict_hosts) == ("human", "over_evict", ())
+    assert (found.action, found.branch, found.evict_hosts, found.evict_ranks) == (
+        "replace",
+        "over_evict",
+        ("host-c", "host-d"),
+        (4, 5, 6, 7),
+    )
+    assert (found.innocent_hosts, found.evict_ranks) == (("host-d",), (4, 5, 6, 7))
     assert found.eviction is not None
     assert (found.eviction["hosts"], found.evict_group) == (("host-c", "host-d"), "pp:1")
     assert advised(verdict("code_hang", ()), (Finding("outlier_group", "outliers", "", numbers={"cover": cover}),)).eviction is None

@@ -113,7 +113,8 @@ def _answer(look: Look, incident: str | None) -> None:
     if advice.evict_hosts:
         fact(
             "Evict, as the tool advised before it was overruled" if instead else "Evict",
-            f"{', '.join(advice.evict_hosts)} (ranks {some(advice.evict_ranks)})",
+            f"{', '.join(advice.evict_hosts)} (ranks {some(advice.evict_ranks)})"
+            + (f"; of these {', '.join(advice.innocent_hosts)} only go along" if advice.innocent_hosts else ""),
         )
     if advice.commands:
         if instead:

@@ -42,6 +42,7 @@ REPLAY_TELLS: Final = EVICT_TOO | {
     "host_fault",
 }  # causes for which a bitwise replay names or clears a host
 RULED: Final = frozenset({"retry", "replace", "human"})  # actions that the rule for a kernel record may choose where the cause says replace
+GROUP_GOES: Final = ("unknown", "slow_rank")  # causes, with nobody named, for which the group that stands apart goes as a whole
 NO_GROUP_LAYERS: Final = ("software", "operator", "none")  # layers of causes for which no machine of a group goes
 CHECKED_NOW: Final = ("stop_time_checks", "check_and_evict")  # branches whose checks come before anything else
 ENDS: Final = ("process_death", "first_exception", "planned_stop")  # analyses whose findings show that the job ended
@@ -84,7 +85,7 @@ def advise(
     spares = site.spares if site.spares is not None else None if facts.idle_hosts is None else len(facts.idle_hosts)
     tried = retries(fault_of(verdict, findings, facts), facts, history, limit=site.same_fault_restarts, at=verdict.failed_at)
     alerts = next((facts.alerts[host] for host in verdict.hosts if host in facts.alerts), None)
-    would_go = len(verdict.hosts)
+    would_go = len(verdict.hosts) or (len(plan.hosts) if plan is not None else 0)
 
     def way(to: str) -> dict[str, Any]:
         return recovery(to, history, site, machines=num_hosts, spares=spares, num_evicted=would_go, can_rejoin=facts.can_rejoin)
@@ -94,8 +95,12 @@ def advise(
         again_s=_again_s(facts, back, site), is_running=has_ended is False,
     )  # fmt: skip
     moved = _move(verdict, action, tried, alerts, costs, spares)
+    if plan is not None and moved.action == "human" and verdict.cause in GROUP_GOES:
+        moved = _Move("replace", plan.because)
     action = moved.action
     evict = verdict.hosts if action in ("replace", "shrink") or verdict.cause in EVICT_TOO else ()
+    if plan is not None and action == "replace":
+        evict = plan.hosts
     evict_ranks = tuple(sorted({rank for host in evict for rank in roster.ranks_on(host)})) if evict else ()
     group = str(verdict.last_collective["group"]) if verdict.last_collective and not verdict.ranks else None
     branch = branch_of(
@@ -115,7 +120,7 @@ def advise(
         evict_hosts=tuple(node_name(roster.spelled(host)) for host in evict),
         evict_ranks=evict_ranks,
         evict_group=group or (plan.group if plan is not None else None),
-        innocent_hosts=(),
+        innocent_hosts=tuple(node_name(roster.spelled(host)) for host in plan.innocent_hosts) if plan is not None and evict else (),
         because=reason,
         commands=commands(verdict, roster, evict),
         checkpoint=back.save.name if back is not None and back.save is not None and action == "rollback" else None,

@@ -106,14 +106,14 @@ def branch_of(
             return "evict_after_repeats"
     if is_capped:
         return "roll_back_code" if CAUSES[verdict.cause].attribution == "workload" else "stop_time_checks"
+    if has_plan and action in ("replace", "human"):
+        return "over_evict"
     if action == "replace":
         if verdict.cause == "slow_rank":
             return "degrade_or_replace"
         is_sure = verdict.probability >= SURE or verdict.proven or any(f.numbers.get(BROKEN) for f in findings)
         return "evict_at_once" if is_sure else "check_and_evict"
     if action == "human":
-        if has_plan:
-            return "over_evict"
         return "stop_time_checks" if has_ended else "look"
     if verdict.cause in _CRASHES:
         return "stop_time_checks"
