@@ -25,6 +25,7 @@ __all__ = ["MARK_LETTERS", "Row", "row", "stated"]
 Row = dict[str, Any]
 MAX_SHOWN = 8  # ranks or hosts of a long list that a row keeps
 MAX_SIGNS = 6
+EVICTING = frozenset({"replace", "rollback", "degrade"})  # actions after which a host at fault is not used again
 MARK_LETTERS = {"right": "r", "open": "o", "wrong": "w"}
 
 
@@ -108,12 +109,16 @@ def stated(verdict: Verdict, marks: Mapping[str, str]) -> tuple[float, bool] | N
 
 
 def _evicted(truth: Mapping[str, Any], advice: Advice) -> Row:
-    """Hosts: named to go, of these at fault or covered by the truth, and those that should go; and whether the group is the right one."""
-    should, named = set(truth.get("evict_hosts") or ()), set(advice.evict_hosts)
-    group = truth.get("group")
-    told: Row = {"named": len(named), "hit": len(named & should), "should": len(should), "innocent": len(named - set(truth["hosts"]))}
-    if group:
-        told["group"] = "none" if not named else "right" if should <= named else "wrong"
+    """Hosts told to go; of these the ones that may; how many must (where every accepted action takes them out) and are told; innocents.
+
+    Of a group that can only go whole: whether all of its hosts are told to go.
+    """
+    may, named = {*(truth.get("evict_hosts") or ()), *truth["hosts"]}, set(advice.evict_hosts)
+    must = set(truth.get("evict_hosts") or ()) if set(truth["action"]) <= EVICTING else set()
+    told: Row = {"named": len(named), "hit": len(named & may), "must": len(must), "met": len(named & must)}
+    told["innocent"] = len(named - set(truth["hosts"]))
+    if truth.get("group") and truth.get("evict_hosts"):
+        told["group"] = "none" if not named else "right" if set(truth["evict_hosts"]) <= named else "wrong"
     return told
 
 

@@ -147,10 +147,10 @@ def _sizes(rows: Sequence[Row]) -> list[tuple[object, ...]]:
 def _evictions(rows: Sequence[Row]) -> Iterable[tuple[object, ...]]:
     """Over hosts: of those told to go how many should, of those that should how many are told; and what it costs the innocent."""
     told = [r["evicted"] for r in rows]
-    named, hit, should = (sum(t[key] for t in told) for key in ("named", "hit", "should"))
+    named, hit, must, met = (sum(t[key] for t in told) for key in ("named", "hit", "must", "met"))
     evicting = [t for t in told if t["named"]]
-    yield "precision: hosts told to go that should", share(hit, named), named
-    yield "recall: hosts that should go that are told", share(hit, should), should
+    yield "precision: hosts told to go that are at fault, or of a group that goes whole", share(hit, named), named
+    yield "recall: hosts that must go that are told to", share(met, must), must
     yield "incidents with an eviction", len(evicting), len(told)
     innocent = sum(t["innocent"] for t in evicting)
     yield "hosts not at fault per eviction", f"{innocent / len(evicting):.2f}" if evicting else "none", innocent

@@ -137,12 +137,12 @@ def row(**changed: Any) -> dict[str, Any]:
         "truth": {"first_failing_ranks": [3], "hosts": ["a"], "cause": ["gpu_fault"], "layer": ["hardware"], "action": ["replace"]},
         "said": {"cause": "gpu_fault", "layer": "hardware", "attribution": "platform", "action": "replace", "ranks": [3], "hosts": ["a"]},
         "marks": {"whole": "right", **dict.fromkeys(PARTS, "right")}, "stated": [0.98, True], "by_hand": [0.99, True],
-        "evicted": {"named": 1, "hit": 1, "should": 1, "innocent": 0}, "failed": [], "signs": [], "beside": None, "made_s": 0.1, "judged_s": 0.2,
+        "evicted": {"named": 1, "hit": 1, "must": 1, "met": 1, "innocent": 0}, "failed": [], "signs": [], "beside": None, "made_s": 0.1, "judged_s": 0.2,
     } | changed  # fmt: skip
 
 
 def test_tables_count_what_must_not_happen() -> None:
-    calm = {"class": "healthy", "evicted": {"named": 0, "hit": 0, "should": 0, "innocent": 0}}
+    calm = {"class": "healthy", "evicted": {"named": 0, "hit": 0, "must": 0, "met": 0, "innocent": 0}}
     accused = {
         "marks": row()["marks"] | {"whole": "wrong", "ranks": "wrong", "hosts": "wrong"},
         "said": row()["said"],
