@@ -168,7 +168,7 @@ def test_a_cpu_that_runs_ahead_hides_what_the_gpus_own() -> None:
 
 
 def test_without_the_end_of_any_call_only_the_pace_is_told() -> None:
-    tables = paced(LAYOUTS[1], work=lambda rank, step: 1.6 if rank == 5 and step >= 9 else 1.0)
+    tables = paced(Job(tp=2, pp=1, dp=4, steps=24), work=lambda rank, step: 1.6 if rank == 5 and step >= 9 else 1.0)
     blank = tables["collectives"].with_columns(pl.lit(None).cast(pl.Datetime("us", "UTC")).alias(c) for c in ("started_at", "completed_at"))
     scattered = tables["ranks"].with_columns(host=pl.lit("n") + pl.col("rank").cast(pl.String))
     assert [f.sign for f in found("recorded_pace", tables | {"collectives": blank, "ranks": scattered})] == ["pace_dropped"]

@@ -26,10 +26,14 @@ __all__ = ["Compared", "compare"]
 SLOWER: Final = 0.2  # of the peers' own time, that a slow rank's is longer: GREYHOUND verifies suspects at 1.1 to 1.2
 LEAST: Final = 0.25  # of an iteration: where ranks own less of it, so much stands for what they own, and trifles are no slowness
 MIN_PEERS: Final = 2  # of a stage, or it is open whether one is slow or the other fast
+MIN_ITERATIONS: Final = 5  # that a rise lasts: a busy host disturbs its ranks for a few at a time
 BASELINE: Final = 8  # first iterations of a rank that stand for its usual pace, where it has too few peers
 BASELINE_ERROR: Final = 2.0  # noise widths that the median of so few may be off in one of many ranks
 MANY: Final = 1 / 3  # of the ranks slow at once is no longer an exception
 VICTIM: Final = 0.5  # of the slowest one's excess: whoever has less shares its host or its cables
+AHEAD: Final = (
+    "the CPU enqueues calls ahead, and starts are not recorded (TORCH_NCCL_ENABLE_TIMING): what the GPUs own between calls is open"
+)
 _WIDE: Final = ("world", "other", "unknown")
 _NEAR: Final = ("tp", "cp", "tp_cp", "ep")  # groups whose members wait for the same transfers
 
@@ -40,7 +44,7 @@ class Compared:
 
     own: Times
     began: pl.DataFrame  # rank, iteration, began_at
-    parts: int  # of an iteration, that a column stands for
+    per_iteration: float  # columns that are one iteration
     iteration_s: float  # usual
     rises: tuple[Rise, ...]
     blind: str
@@ -50,12 +54,14 @@ def compare(case: Tables, told: CallTimes) -> Compared:
     """The ranks whose own time is longer than that of all their peers and stays so."""
     import numpy as np
 
-    own = _matrix(told.own)
     usual = told.iteration_s / told.parts
+    own = _matrix(told.own, LEAST * usual if told.parts > 1 else 0.0)
+    per_iteration = len(own.steps) / max(1, len({step // told.parts for step in own.steps}))  # columns
+    ahead = AHEAD if told.runs_ahead else ""
     if len(own.ranks) < 2 or len(own.steps) <= MIN_LENGTH:
         of = "whole iterations" if told.parts == 1 else "parts of whole iterations"
         why = f"{len(own.steps)} {of} of {len(own.ranks)} ranks with the ends of their calls: too few to tell slowness from noise"
-        return Compared(own, told.own, told.parts, told.iteration_s, (), why)
+        return Compared(own, told.own, per_iteration, told.iteration_s, (), ahead or why)
     share = own.values / np.maximum(medians(own.values), LEAST * usual)  # of what a rank usually owns in that iteration
     excess, alone = _excess(case, own, share, usual, has_p2p=told.has_p2p)
     placed = sorted(set(range(len(own.ranks))) - set(alone))
@@ -64,20 +70,18 @@ def compare(case: Tables, told: CallTimes) -> Compared:
         change = share - medians(share[:, :BASELINE].T)[:, None]
         change = np.minimum(change, over_peers(change))[alone]
         found += [replace(rise, row=alone[rise.row]) for rise in rises(change, least=SLOWER, margin=BASELINE_ERROR)]
-    most = max((rise.height for rise in found), default=0.0)
-    slow = sorted((rise for rise in found if rise.height >= VICTIM * most), key=lambda rise: rise.row)
+    found = [rise for rise in found if rise.last - rise.first + 1 >= MIN_ITERATIONS * per_iteration]
+    slow = sorted((rise for rise in found if rise.height >= VICTIM * max(other.height for other in found)), key=lambda rise: rise.row)
     if len(slow) > max(1, MANY * len(own.ranks)):
         why = f"{len(slow)} of {len(own.ranks)} ranks own more time than their peers or than before: too many to be the exception"
-        return Compared(own, told.own, told.parts, told.iteration_s, (), why)
+        return Compared(own, told.own, per_iteration, told.iteration_s, (), why)
     known = [rank for rank, values in zip(own.ranks, own.values, strict=True) if np.isfinite(values).sum() > len(own.steps) // 2]
-    if told.runs_ahead:
-        why = "the CPU enqueues calls ahead and their starts are not recorded (TORCH_NCCL_ENABLE_TIMING): what the GPUs own between calls is open"
-        return Compared(own, told.own, told.parts, told.iteration_s, tuple(slow), why)
     blind = "some ranks have no peers of the same work: whether one was slow from the start is open" if alone else unseen(case, known)
-    return Compared(own, told.own, told.parts, told.iteration_s, tuple(slow), blind)
+    return Compared(own, told.own, per_iteration, told.iteration_s, tuple(slow), ahead or blind)
 
 
-def _matrix(own: pl.DataFrame) -> Times:
+def _matrix(own: pl.DataFrame, least_s: float) -> Times:
+    """Own times by rank and iteration (or part of one); without the parts of which ranks usually own less than `least_s`: no work is in them."""
     import numpy as np
 
     seen = own.group_by("iteration").agg(pl.len().alias("n")).filter(pl.col("n") * 2 >= own["rank"].n_unique())
@@ -85,7 +89,8 @@ def _matrix(own: pl.DataFrame) -> Times:
     ranks, iterations = own["rank"].unique().sort(), own["iteration"].unique().sort()
     values = np.full((len(ranks), len(iterations)), np.nan)
     values[np.searchsorted(ranks, own["rank"]), np.searchsorted(iterations, own["iteration"])] = own["own_s"]
-    return Times(ranks.to_list(), iterations.to_list(), values)
+    kept = np.flatnonzero(medians(values) >= least_s)
+    return Times(ranks.to_list(), iterations[kept].to_list(), values[:, kept])
 
 
 def _excess(case: Tables, own: Times, share: Matrix, usual: float, *, has_p2p: bool) -> tuple[Matrix, list[int]]:

@@ -29,7 +29,7 @@ __all__ = ["CallTimes", "call_times"]
 
 MAX_ROWS: Final = 2_000_000  # calls that are looked at; of more the last ones of each rank and group
 FEW: Final = 4  # calls of a rank in the marking kind at least
-ENOUGH: Final = 20  # stretches of time by which ranks are compared: where a rank has fewer whole iterations, these are cut into parts
+ENOUGH: Final = 20  # whole iterations by which ranks are compared: where they have fewer, these are cut into parts
 MAX_PARTS: Final = 8
 AHEAD: Final = 0.5  # of the calls
 UNEVEN: Final = (
@@ -141,7 +141,7 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
     if not spans.height:
         return pl.DataFrame(schema=_OWN), 1, 0.0
     usual = spans.group_by("rank").len()["len"].median()
-    parts = min(MAX_PARTS, -(-ENOUGH // max(1, int(usual if isinstance(usual, float) else 1))))
+    parts = 1 if isinstance(usual, float) and usual >= ENOUGH else MAX_PARTS
     # The time before a call is of the iteration of the call before it.
     told = told.with_columns(
         iteration=pl.col("iteration").shift(1).over("rank"), began=pl.col("created").shift(1).over("rank")

@@ -117,7 +117,7 @@ def _late(case: Tables, compared: Compared) -> Finding:
     where = hosts(case)
     on = tuple(sorted({where[rank] for rank in ranks if rank in where}))
     whole = len(ranks) > 1 and len(on) == 1 and not any(where.get(rank, on[0]) == on[0] for rank in others)
-    own_s, others_s = (compared.parts * own.usual(of, worst.first, worst.last) for of in ({own.ranks[worst.row]}, set(others)))
+    own_s, others_s = (compared.per_iteration * own.usual(of, worst.first, worst.last) for of in ({own.ranks[worst.row]}, set(others)))
     places = [(own.ranks[worst.row], worst.first), (own.ranks[worst.row], worst.last), (others[0], worst.first)]
     cites, began = _calls(case, compared, [(rank, own.steps[column]) for rank, column in places])
     who = f"{ranks_text(ranks)}{' on ' + ', '.join(on) if on else ''}"
