@@ -11,15 +11,20 @@ import polars as pl
 from rca.drills.simulated._numbers import Numbers, sample_ids
 from rca.tables import TABLES
 
-__all__ = ["number_files", "number_frame"]
+__all__ = ["number_files", "number_frame", "number_path"]
 
 MANY = 200_000  # rows: a larger job keeps no list of samples for each step of each rank
+
+
+def number_path(rank: int) -> str:
+    """Where a rank keeps its numbers."""
+    return f"timings/local_rank_{rank}.jsonl"
 
 
 def number_files(numbers: Numbers, *, first_step: int, reached: Sequence[int], without: Collection[int] = ()) -> dict[str, list[str]]:
     """Path -> lines. `reached`: steps that each rank wrote; `without`: ranks whose files are lost."""
     return {
-        f"timings/local_rank_{rank}.jsonl": [json.dumps(_numbered(numbers, rank, k, first_step)) for k in range(steps)]
+        number_path(rank): [json.dumps(_numbered(numbers, rank, k, first_step)) for k in range(steps)]
         for rank, steps in enumerate(reached)
         if rank not in without and steps
     }

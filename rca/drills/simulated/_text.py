@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from rca.drills.simulated._kernel_text import boots, kernel_files
 from rca.drills.simulated._run import Run
-from rca.drills.simulated._step_records import number_files, number_frame
+from rca.drills.simulated._step_records import number_files, number_frame, number_path
+from rca.tables import TABLES
 
 if TYPE_CHECKING:
     import polars as pl
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rca.drills.simulated._scene import Scene
 
 __all__ = ["number_frames", "text_files"]
+
+MANY_HOSTS = 64  # of a larger job not every kernel log is kept
 
 
 def _run(scene: Scene) -> Run | None:
@@ -59,7 +62,10 @@ def number_frames(scene: Scene) -> dict[str, pl.DataFrame]:
     run = _run(scene)
     if run is None or run.numbers is None or not run.has_numbers or not any(run.reached):
         return {}
-    return {"rank_progress": number_frame(run.numbers, first_step=run.first, reached=run.reached, without=run.book.lost)}
-
-
-MANY_HOSTS = 64
+    rows = [
+        {"evidence_id": f"numbers-{rank}", "path": number_path(rank), "kind": "step_timing", "size_bytes": 120 * steps, "is_stale": False}
+        for rank, steps in enumerate(run.reached)
+        if steps and rank not in run.book.lost
+    ]
+    told = number_frame(run.numbers, first_step=run.first, reached=run.reached, without=run.book.lost)
+    return {"rank_progress": told, "evidence": TABLES["evidence"].rows(rows)}
