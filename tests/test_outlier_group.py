@@ -150,7 +150,7 @@ def test_a_job_that_moves_has_no_outliers() -> None:
 def test_one_sample_is_a_note_and_evicts_nobody() -> None:
     case = tables(FIGURE_7, [figure_7()])
     outcome = ask(case, "outlier_group")
-    assert (outcome.status, outcome.findings[0].sign) == ("clear", "group_apart_once")
+    assert (outcome.status, outcome.findings[0].sign) == ("clear", "group_apart_unsure")
     assert eviction_plan(outcome.findings, roster(case)) is None
 
 
@@ -175,8 +175,25 @@ def test_a_rank_of_the_group_without_a_stack_is_looked_at_before_any_host_goes()
     case = tables(FIGURE_7, [places] * 2)
     finding = found(case)
     assert finding.numbers["candidates"] == [30, 31]
-    assert "rank 30 there left no stack" in finding.says
+    assert "rank 30 there left no stack inside the loop" in finding.says
     assert eviction_plan([finding], roster(case)) is None
+
+
+def _spinning(samples: list[dict[int, str]]) -> MemoryCase:
+    """Main threads on the processor: a device that is waited for, or a step in progress."""
+    case = tables(FIGURE_7, samples)
+    return MemoryCase({**case.frames, "stacks": case.frames["stacks"].with_columns(is_active=pl.lit(value=True))})
+
+
+def test_where_devices_are_waited_for_a_group_is_told_after_three_samples_in_one_place_and_nobody_is_named() -> None:
+    places = {rank: "device" if rank // 2 < 12 else "irecv" for rank in range(32)}
+    case = _spinning([places] * 3)
+    finding = found(case)
+    assert (finding.sign, finding.hosts) == ("group_apart", ("m12", "m13", "m14", "m15"))
+    assert eviction_plan([finding], roster(case)) is not None
+    assert ask(_spinning([places] * 2), "outlier_group").status == "blind"
+    alone = found(_spinning([dict.fromkeys(range(32), "device") | {9: "code"}] * 3))
+    assert (alone.sign, alone.ranks) == ("group_apart_unsure", ())
 
 
 def test_victims_are_never_evicted_by_themselves() -> None:

@@ -237,7 +237,8 @@ def loop_of(case: Tables, views: Mapping[int, Sequence[View]]) -> Loop:
     """
     shown = [v for all_views in views.values() for v in seen(all_views)]
     weights: Counter[Loop] = Counter(tuple(reversed(v.frames)) for v in shown if v.wait_kind in WAITS_FOR_OTHERS)
-    weights.update(_call_paths(case))
+    roots = {v.frames[-1] for v in shown}  # a recorder that kept other frames, or fewer, tells nothing of the stacks that were sampled
+    weights.update({path: count for path, count in _call_paths(case).items() if path[0] in roots})
     if len(weights) < 2:
         weights.update(tuple(reversed(v.frames)) for v in shown)
     paths = sorted(dict(weights.most_common(MAX_PATTERNS)))

@@ -12,8 +12,10 @@
    the smallest group, if it does not wait while all others do; else the recorder's numbers decide, and this question stays open.
 5. The root may sit beside the main thread. When all main threads look alike and the checkpoint threads or processes of one rank alone are busy
    in one place in every sample, while those of others rest or wait for others, that rank is named.
-6. A single sample shows a moment: then the group is a note, and no eviction follows. None follows either where a rank of the group left no stack:
-   that may be the one all others wait for, and its stack is cheaper than its hosts.
+6. Where no call tells that others are waited for (NCCL's ranks spin in a device wait after their call), nobody is named, and a group only when
+   nearly all ranks were in one place in three samples.
+7. A single sample shows a moment: then the group is a note, and no eviction follows. None follows either where a rank of the group left no stack
+   inside the loop: that may be the one all others wait for, and its stack is cheaper than its hosts.
 Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5). The per-stage rule and the fall-backs are ours.
 """
 
@@ -28,7 +30,7 @@ from rca.analyses._group_cover import Cover, cover, numbers_of, parts
 from rca.analyses._group_peers import ACTS, COLLECTIVE, HIDDEN, P2P, Apart, apart, copies, label, typical
 from rca.analyses._group_savers import lone_saver
 from rca.analyses._layout import hosts, stages
-from rca.analyses._stack_scene import Scene, scene, stays
+from rca.analyses._stack_scene import Scene, hidden_wait, scene, stays
 from rca.analyses._stack_views import View, cite_view, in_loop, seen, stands_still
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
@@ -40,7 +42,7 @@ NEEDS = ("stacks", "stack_frames")
 USES = ("ranks", "groups", "memberships", "collectives", "dump_index", "steps", "progress", "log_events")
 SIGNS = {
     "group_apart": Sign("stack", ("unknown",)),
-    "group_apart_once": Sign("stack", (), is_note=True),
+    "group_apart_unsure": Sign("stack", (), is_note=True),
     "lone_loader": Sign("stack", ("data_stall", "storage_stall", "code_hang")),
     "lone_saver": Sign("stack", ("storage_stall", "code_hang")),
     "lone_place": Sign("stack", ("unknown",)),
@@ -49,6 +51,9 @@ SIGNS = {
 MIN_SEEN: Final = 4  # ranks; of fewer no group is smaller than half
 INSIDE_SHARE: Final = 0.5  # more than: of the ranks seen, or the job has ended and what they show is an after-effect
 WAITING_SHARE: Final = 0.5  # of all ranks that must wait for others, or there is no hang to look into
+# Where a device is waited for the processor spins, and a step in progress looks the same: then all must be in one place, thrice, for longer than
+# steps last. A rank that is caught elsewhere each time is no chance then, and one of a group even less.
+FROZEN_SAMPLES, FROZEN_SHARE, FROZEN_S = 3, 0.9, 10.0
 MIN_SAMPLES: Final = 2  # of most ranks, for more than a note
 MAX_CITES: Final = 6
 MAX_SIZES: Final = 8  # groups of like stacks that the text tells
@@ -89,10 +94,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(f"{why}: at least {MIN_SEEN}, and most of them, are needed to tell a group")
     job = _Job(case, shown, usual, apart(shown, usual, stages(case), case.derive(copies)), everyone)
     waiting = sum(_waits(job, rank) for rank in everyone)
-    if waiting < WAITING_SHARE * len(everyone):
+    is_told = waiting >= WAITING_SHARE * len(everyone)
+    if not is_told and not _is_frozen(job):
         raise NotEnoughEvidence(f"only {waiting} of {len(everyone)} ranks are seen to wait for others: their stacks show no common hang")
     if job.apart.ranks:
-        return [_of_group(job)]
+        return [_of_group(job, is_told=is_told)]
+    if not is_told:
+        return []
     if saver := _beside(job):
         return [saver]
     return [] if job.apart.num_stages else [_without_rule(job)]
@@ -104,18 +112,25 @@ def _waits(job: _Job, rank: int) -> bool:
     return what in (COLLECTIVE, P2P) or (what == HIDDEN and stands_still(job.shown.views[rank]))
 
 
-def _of_group(job: _Job) -> Finding:
-    """Steps 1 to 3, and 6."""
+def _is_frozen(job: _Job) -> bool:
+    """Whether nearly all ranks were in one place in three samples or more, over a while: where devices are waited for no call says so."""
+    moments = [view.at for views in job.shown.views.values() for view in views if view.at is not None]
+    is_long = not moments or (max(moments) - min(moments)).total_seconds() >= FROZEN_S
+    return is_long and job.num_samples >= FROZEN_SAMPLES and len(job.shown.motion.still) >= FROZEN_SHARE * len(job.shown.views)
+
+
+def _of_group(job: _Job, *, is_told: bool) -> Finding:
+    """Steps 1 to 3, 6 and 7. `is_told`: that others are waited for; where it is not, a place in the program's own code may be such a wait."""
     odd, on = job.apart.ranks, hosts(job.case)
     found = cover(odd, job.case.derive(parts), len(job.everyone | set(on)))
-    acting = [rank for rank in odd if label(job.view(rank)) == ACTS]
-    if len(acting) == 1 and _stays(job, acting[0]):
-        return _of_rank(job, acting[0], found)
+    acting = [rank for rank in odd if label(job.view(rank)) == ACTS and (is_told or hidden_wait(job.view(rank)) is None)]
+    if len(acting) == 1 and _stays(job, acting[0]) and (is_told or job.view(acting[0]).activity == "dataloader"):
+        return _of_rank(job, acting[0], found)  # a batch that is missing so long is missing, whatever the others do
     suspects = acting or _end_of_chain(job)
     stands = "stands apart from its pipeline stage" if len(odd) == 1 else "stand apart from their pipeline stages"
     says = f"{ranks_text(odd)} {stands}, where {job.apart.share:.0%} of the ranks look alike; {_shared(found)}"
-    if 0 < len(suspects) < len(odd):
-        says += f"; {_doing(job, suspects)}, the others wait for others"
+    if 0 < len(suspects) < len(odd) or not is_told:
+        says += f"; {_doing(job, suspects or odd)}{', the others wait for others' if is_told else ''}"
     elif not acting:
         says += "; all that is seen there is waiting for others"
     is_once = job.num_samples < MIN_SAMPLES
@@ -123,23 +138,24 @@ def _of_group(job: _Job) -> Finding:
         says += "; there is one sample, and a moment of a running job may look the same"
     unseen = _unseen(job, found) if found is not None else []
     if unseen:
-        says += f"; {ranks_text(unseen)} there left no stack and may be the one that they wait for"
-    numbers = _numbers(job, sorted({*(suspects or odd), *unseen}))
+        says += f"; {ranks_text(unseen)} there left no stack inside the loop and may be what they wait for"
+    numbers = _numbers(job) | {"candidates": sorted({*(suspects or odd), *unseen})}
     if found is not None and not is_once and not unseen and _may_go(job, found, acting):
         numbers["cover"] = numbers_of(found, odd, suspects)
     ranks = found.ranks if found is not None else frozenset(odd)
     where = tuple(sorted({on[rank] for rank in ranks if rank in on}))
+    is_note = is_once or not (is_told or "cover" in numbers)
     return Finding(
-        "outlier_group", "group_apart_once" if is_once else "group_apart", says, hosts=where, groups=_group_names(found),
+        "outlier_group", "group_apart_unsure" if is_note else "group_apart", says, hosts=where, groups=_group_names(found),
         scope=f"apart {where} {_group_names(found)}", numbers=numbers | _measures(found), cites=_cites(job, (*suspects, *odd)),
     )  # fmt: skip
 
 
 def _unseen(job: _Job, found: Cover) -> list[int]:
-    """Ranks of the group that left no stack, of the copies of the model that stand apart: on a host others may run too."""
+    """Ranks of the group that left no stack inside the loop, of the copies of the model that stand apart: on a host others may run too."""
     copy_of = job.case.derive(copies)
     own = {copy_of.get(rank) for rank in job.apart.ranks}
-    return sorted(rank for rank in found.ranks - set(job.shown.views) if copy_of.get(rank) in own)
+    return sorted(rank for rank in found.ranks - job.everyone if copy_of.get(rank) in own)
 
 
 def _may_go(job: _Job, found: Cover, acting: Sequence[int]) -> bool:
@@ -168,7 +184,7 @@ def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
     on = hosts(job.case)
     return Finding(
         "outlier_group", sign, says, ranks=(rank,), hosts=(on[rank],) if rank in on else (), groups=_group_names(found),
-        explains=tuple(sorted(job.everyone - {rank})), numbers=_numbers(job, (rank,)) | _measures(found), cites=_cites(job, (rank, *others)),
+        explains=tuple(sorted(job.everyone - {rank})), numbers=_numbers(job) | _measures(found), cites=_cites(job, (rank, *others)),
     )  # fmt: skip
 
 
@@ -195,7 +211,7 @@ def _beside(job: _Job) -> Finding | None:
     )
     return Finding(
         "outlier_group", "lone_saver", says, ranks=(saver.rank,), hosts=(on[saver.rank],) if saver.rank in on else (),
-        explains=tuple(sorted(job.everyone - {saver.rank})), numbers=_numbers(job, (saver.rank,)), cites=saver.cites[:MAX_CITES],
+        explains=tuple(sorted(job.everyone - {saver.rank})), numbers=_numbers(job), cites=saver.cites[:MAX_CITES],
     )  # fmt: skip
 
 
@@ -246,13 +262,14 @@ def _place(view: View) -> str:
 
 def _doing(job: _Job, suspects: Sequence[int]) -> str:
     leaf = Counter(job.view(rank).leaf or job.view(rank).dump_status for rank in suspects).most_common(1)[0][0]
+    if set(suspects) == set(job.apart.ranks):
+        return f"{'it is' if len(suspects) == 1 else 'most are'} in {leaf}"
     return f"of them {ranks_text(suspects)} {'is' if len(suspects) == 1 else 'are'} in {leaf}"
 
 
-def _numbers(job: _Job, candidates: Sequence[int]) -> dict[str, Any]:
+def _numbers(job: _Job) -> dict[str, Any]:
     """`dominance_share` of the ranks in stages with a rule; `sizes` of the patterns of all ranks."""
-    told: dict[str, Any] = {"candidates": list(candidates)} if len(candidates) > 1 else {}
-    return told | {
+    return {
         "dominance_share": round(job.apart.share, 4), "outliers": list(job.apart.ranks), "sizes": list(job.apart.sizes[:16]),
         "num_ranks": len(job.everyone), "num_stages": job.apart.num_stages, "num_samples": job.num_samples,
     }  # fmt: skip
