@@ -11,7 +11,7 @@ from rca.drills._campaign_plan import CALIBRATING
 from rca.drills._campaign_shares import at_most, wilson
 from rca.drills._judge import PARTS
 
-__all__ = ["NAMES", "Table", "share", "short", "tables"]
+__all__ = ["NAMES", "Table", "share", "short", "tables", "whole"]
 
 Row = Mapping[str, Any]
 Table = tuple[Sequence[str], list[tuple[object, ...]]]  # header, rows
@@ -48,16 +48,26 @@ MAX_WRONG = 60
 
 
 def short(row: Row) -> dict[str, Any]:
-    """What the tables need of a row; what was said and wanted only where they differ."""
+    """What the tables need of a row, in as few letters as can still be read; what was said and wanted only where they differ."""
     found = {key: row[key] for key in KEPT if row.get(key) not in (None, [], ())}
-    if row.get("marks") and row["marks"]["whole"] != "right":
-        found |= {"said": row["said"], "truth": row["truth"]}
-    return found | ({"failed": row["failed"]} if row.get("failed") else {})
+    if marks := row.get("marks"):
+        found["marks"] = "".join(marks[part][0] for part in NAMES)
+        found |= {"evicted": row["evicted"]} if any(row["evicted"].values()) else {}
+        found |= {"said": row["said"], "truth": row["truth"]} if marks["whole"] != "right" else {}
+    return found
+
+
+def whole(row: Row) -> dict[str, Any]:
+    """A short row with the marks of all parts, and hosts to evict, none of which may be."""
+    if not row.get("marks"):
+        return dict(row)
+    marks = {part: next(mark for mark in MARKS if mark[0] == letter) for part, letter in zip(NAMES, row["marks"], strict=True)}
+    return {**row, "marks": marks, "evicted": row.get("evicted") or dict.fromkeys(("named", "hit", "must", "met", "innocent"), 0)}
 
 
 def tables(rows: Sequence[Row]) -> dict[str, Table]:
     """Title -> table. Shares are of faults whose evidence tells; jobs in which nothing failed, and evidence that tells nothing, stand apart."""
-    rows = sorted(rows, key=lambda r: (r["kind"], r["ranks"], r["seed"], r["way"]))
+    rows = sorted(map(whole, rows), key=lambda r: (r["kind"], r["ranks"], r["seed"], r["way"]))
     answered = [r for r in rows if r.get("marks")]
     faults = [r for r in answered if r["class"] == "fault"]
     found: dict[str, Table] = {
