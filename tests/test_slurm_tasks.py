@@ -59,3 +59,23 @@ def test_a_step_cancelled_behind_a_task_that_ended_is_clean_up(lines: list[dict[
     rows = [{"evidence_id": "slurm", "record": f"L{n}", **line} for n, line in enumerate(lines, 1)]
     found = ask(MemoryCase({"log_events": TABLES["log_events"].rows(rows)}), "planned_stop")
     assert [f.sign for f in found.findings] == [sign]
+
+
+@pytest.mark.parametrize(
+    ("kills", "rank"),
+    [
+        ([("python", 7)], 5),
+        ([("python", 7), ("pt_main_thread", 9)], None),  # which of them is not told
+        ([("python", 7), ("chrome", 9)], 5),
+        ([("chrome", 9)], None),
+    ],
+)
+def test_the_one_trainer_that_memory_cost_is_the_one_rank_that_was_killed(kills: list[tuple[str, int]], rank: int | None) -> None:
+    ranks = [{"evidence_id": "map", "record": f"L{r}", "rank": r, "host": host, "local_rank": r % 8} for r, host in EIGHT_EACH.items()]
+    oom = [
+        {"evidence_id": "dmesg", "record": f"L{pid}", "host": "host-a", "kind": "oom", "process": name, "pid": pid} for name, pid in kills
+    ]
+    log = [{"evidence_id": "slurm", "record": "L1", **end("host-a", "task 5")}]
+    rows = {"ranks": ranks, "kernel_events": oom, "log_events": log}
+    found = ask(MemoryCase({name: TABLES[name].rows(made) for name, made in rows.items()}), "process_death")
+    assert [f.ranks for f in found.findings if f.sign == "killed_for_memory"] == ([(rank,)] if rank is not None else [])

@@ -4,13 +4,15 @@
    are used again. A log that tells the end of this very process settles it.
 2. Else the name that the record gives must be one that a trainer or its worker can have: a browser is no rank, whatever its number.
 3. And the rank must not have been seen alive afterwards.
+4. Where no process ties it: on a host on which the kernel killed one trainer, and the logs tell of one rank that was killed, these are one. The
+   numbers of a container's processes are not the kernel's, and srun tells none.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
 
@@ -21,6 +23,8 @@ from rca.kernel_record import merged
 from rca.types import Tables
 
 __all__ = ["memory_kills"]
+
+NOTICED_S: Final = 60.0  # a launcher looks after its workers every few seconds
 
 
 def memory_kills(case: Tables, logs: JobLogs) -> list[Line]:
@@ -43,7 +47,21 @@ def _kills_of(case: Tables, logs: JobLogs) -> list[Line]:
     for line in logs.lines:
         if line.pid is not None and line.rank is not None and _tells_kill(line):
             told[line.pid].add(line.rank)
-    return [_tied(case, logs, row, names, told.get(row["pid"], set()), tied) for row in kills]
+    found = [_tied(case, logs, row, names, told.get(row["pid"], set()), tied) for row in kills]
+    return [line if line.rank is not None else _only_one(line, row, kills, logs) for line, row in zip(found, kills, strict=True)]
+
+
+def _only_one(line: Line, row: Mapping[str, Any], kills: Sequence[Mapping[str, Any]], logs: JobLogs) -> Line:
+    """The record with the one rank of its host that a log says was killed, where no other trainer of that host was killed for memory."""
+    host = row["host"]
+    trainers = [kill for kill in kills if kill["host"] == host and kill["process"] is not None and TRAINS.match(kill["process"])]
+    killed = {o.rank: o for o in logs.lines if o.rank is not None and _tells_kill(o) and logs.hosts.get(o.rank) == host}
+    if host is None or trainers != [row] or len(killed) != 1:
+        return line
+    ((rank, end),) = killed.items()
+    is_anothers = any(row["pid"] in pids for other, pids in logs.pids.items() if other != rank and logs.hosts.get(other) == host)
+    apart = abs((line.at - end.at).total_seconds()) if line.at is not None and end.at is not None else 0.0
+    return line if is_anothers or apart > NOTICED_S else kernel_line(row, rank, logs)
 
 
 def _tied(
