@@ -146,8 +146,11 @@ class Teller:
         places = [(file.format(program=self.voice.program), function, line) for file, function, line in (*PLACES, *frames)]
         self.book.say(rank, at, *_symptoms.traceback(error, places, prefix=_symptoms.uncaught(rank, self.torch.era)))
 
-    def died(self, ranks: Sequence[int], at: int, code: int) -> None:
-        """The launcher of each rank's host sees it end and stops its siblings; all ranks of that host are silent from then on."""
+    def died(self, ranks: Sequence[int], at: int, code: int, *, for_memory: bool = False) -> None:
+        """The launcher of each rank's host sees it end and stops its siblings; all ranks of that host are silent from then on.
+
+        `for_memory`: Slurm counted a kill for memory in the step's control group, and says so.
+        """
         for host in dict.fromkeys(self.host_of(rank) for rank in ranks):
             dead = [rank for rank in ranks if self.host_of(rank) == host]
             mates = [rank for rank in self.ranks_on(host) if rank not in dead]
@@ -163,6 +166,9 @@ class Teller:
                         -15: "Terminated",
                     }[code]
                 )
+                if for_memory:
+                    self.book.job(at + 200 * MS, *_scheduler.killed_for_memory(self.job_id))
+                    how = "Out Of Memory"
                 self.book.job(at + 300 * MS, *_scheduler.tasks_ended(host, dead, how))
                 continue
             agent, local = self.agent_pid(host), {rank: number for number, rank in enumerate(self.ranks_on(host))}
@@ -220,7 +226,7 @@ class Teller:
             for host in self.hosts[:LOUD]:
                 if rest := [rank for rank in self.ranks_on(host) if rank not in dead]:
                     self.book.job(at + S, *_scheduler.tasks_ended(host, rest, "Terminated" if how == "killed" else how_ended))
-            self.book.job(at + 2 * S, *_scheduler.aborted(self.job_id))
+            self.book.job(at + 2 * S, f"srun: Force Terminated StepId={self.job_id}.0")
             return
         for host in [host for host in self.hosts if host not in gone][:LOUD]:
             when, agent, mates = at + self.rng.randrange(900) * MS, self.agent_pid(host), list(self.ranks_on(host))

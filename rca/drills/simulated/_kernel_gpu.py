@@ -99,17 +99,27 @@ def bad_memory(at: int, rng: random.Random, *, address: str, pid: int | None, va
     dbe: 48, a remapped row (63), the process contained (94) and gone (45). remap_failed: 48 and 64. uncontained: 95. contained: 94 alone with 63.
     """
     lines = _first_of(address, at, rng)
-    bank = f"partition {rng.randrange(10)}, subpartition {rng.randrange(2)}"
+    at_address, row = rng.getrandbits(36) & ~0x1F, rng.random() < 0.5
+    bank = f"at physAddr 0x{at_address:x} partition {rng.randrange(20)}, subpartition {rng.randrange(4)}"
     contained = f"Contained: {rng.choice(UNITS)} (0x{rng.randrange(16):x},0x{rng.randrange(4):x}). RST: No, D-RST: No"
     if variant in ("dbe", "remap_failed"):
         lines.append(
-            (at + 8_000, _xid(address, 48, f"DBE (double bit error) ECC Error: An uncorrectable error at {bank}", who=_who(rng, None)))
+            (
+                at + 8_000,
+                _xid(
+                    address,
+                    48,
+                    f"An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer {bank}.",
+                    who=_who(rng, None),
+                ),
+            )
         )
     if variant == "remap_failed":
+        why = f"Row Remapper Error: (0x{at_address:016x}) - {rng.choice(('Row Remapping table is full', 'All reserved rows for bank are remapped'))}"
         lines.append(
             (
                 at + 40 * MS,
-                _xid(address, 64, "Row Remapper: Failed to remap a row: all reserved rows for this bank are used", who=_who(rng, None)),
+                _xid(address, 64, why, who=_who(rng, None)),
             )
         )
         lines.append((at + 42 * MS, _xid(address, 154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")))
@@ -119,7 +129,15 @@ def bad_memory(at: int, rng: random.Random, *, address: str, pid: int | None, va
         lines.append((at + 20 * MS, _xid(address, 154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")))
     else:
         lines.append(
-            (at + 35 * MS, _xid(address, 63, "Row Remapper: New row marked for remapping, reset gpu to activate.", who=_who(rng, None)))
+            (
+                at + 35 * MS,
+                _xid(
+                    address,
+                    63,
+                    f"Row Remapper: New row {f'(0x{at_address:016x}) ' if row else ''}marked for remapping, reset gpu to activate.",
+                    who=_who(rng, None),
+                ),
+            )
         )
         lines += [(at + (60 + k) * MS, _xid(address, 94, contained, who=_who(rng, pid))) for k in range(rng.randrange(1, 4))]
     return lines + process_teardown(at + 300 * MS, rng, address=address, pid=pid, cause=None)
@@ -170,7 +188,17 @@ def firmware_timeout(at: int, rng: random.Random, *, address: str, index: int, c
     """The GPU's firmware does not answer: 119, again for every process that asks; 120 where the firmware says itself that it failed."""
     lines = _first_of(address, at, rng)
     if rng.random() < 0.25:
-        lines.append((at + 3_000, _xid(address, 120, "GSP task panic: memory access fault at 0x0 (tid 4)", who=_who(rng, None))))
+        lines.append(
+            (
+                at + 3_000,
+                _xid(
+                    address,
+                    120,
+                    f"GSP task exception: load access page fault (cause:0xd) @ pc:0x{rng.getrandbits(25):x}, partition:2#0, task:3",
+                    who=_who(rng, None),
+                ),
+            )
+        )
     for k, (pid, name) in enumerate(callers):
         function, data = rng.choice(((103, "GSP_RM_ALLOC"), (76, "GSP_RM_CONTROL"))), "0x2080a097 0x4a8"
         text = (

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 __all__ = [
-    "aborted",
     "cancelled",
     "folded_hosts",
+    "killed_for_memory",
     "kube_events",
     "kube_pod_killed",
     "node_failed",
@@ -35,9 +35,9 @@ def cancelled(job: str, host: str, why: str = "") -> list[str]:
     return [f"slurmstepd: error: *** STEP {job}.0 ON {host} CANCELLED AT <<local>>{tail} ***"]
 
 
-def aborted(job: str) -> list[str]:
-    """srun's word of the end."""
-    return ["srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", f"srun: Force Terminated StepId={job}.0"]
+def killed_for_memory(job: str) -> list[str]:
+    """slurmstepd counted a kill for memory in the step's control group."""
+    return [f"slurmstepd: error: Detected 1 oom_kill event in StepId={job}.0. Some of the step tasks have been OOM Killed."]
 
 
 def tasks_ended(host: str, tasks: Sequence[int], how: str) -> list[str]:

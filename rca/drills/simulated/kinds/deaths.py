@@ -43,9 +43,9 @@ NO_MEMORY: Final = (
 )
 
 
-def _ends(run: Run, dead: list[int], at: int, code: int) -> None:
+def _ends(run: Run, dead: list[int], at: int, code: int, *, for_memory: bool = False) -> None:
     """The dead are told of by their launcher; all others follow."""
-    run.teller.died(dead, at, code)
+    run.teller.died(dead, at, code, for_memory=for_memory)
     run.no_dumps()
     run.collapses(dead, at)
 
@@ -107,8 +107,11 @@ def host_oom(scene: Scene) -> None:
     rank = run.pick()
     asked = run.rng.choice(("node_exporter", "python", "kworker/u384:2", "containerd"))
     run.told(rank, killed_for_memory(run.bite_at, pid=scene.pid(rank), asked_by=asked))
-    _ends(run, [rank], run.bite_at + 200 * MS, -9)
-    scene.tell("host_out_of_memory" if run.shows(run.host(rank)) else ["host_out_of_memory", "process_killed", "unknown"], [rank])
+    counted = run.teller.launcher == "srun" and run.rng.random() < 0.5
+    _ends(run, [rank], run.bite_at + 200 * MS, -9, for_memory=counted)
+    scene.tell(
+        "host_out_of_memory" if counted or run.shows(run.host(rank)) else ["host_out_of_memory", "process_killed", "unknown"], [rank]
+    )
 
 
 def pod_memory_limit(scene: Scene) -> None:
@@ -121,7 +124,7 @@ def pod_memory_limit(scene: Scene) -> None:
     run.told(
         rank, _kernel_host.cgroup_kill(run.bite_at, run.rng, pid=scene.pid(rank), limit_kb=limit, pod=run.teller.launcher == "torchrun")
     )
-    _ends(run, [rank], run.bite_at + 200 * MS, -9)
+    _ends(run, [rank], run.bite_at + 200 * MS, -9, for_memory=True)
     if run.teller.launcher == "torchrun" and run.rng.random() < 0.5:
         host = run.host(rank)
         pod = f"trainer-{scene.world.host_names().index(host)}"
