@@ -1,0 +1,80 @@
+"""The decision in words: a few lines under the answer, the whole under `--why`; lines to paste stay one command whatever a name holds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+from _decision import ALIVE, WHO, advised, verdict
+from _house import memory_case, to_text
+
+from apps.decision import first_lines, recovery_words
+from apps.document import diagnosis_document
+from apps.text import advice_lines, decision_lines
+from rca.commands import commands, host_list
+from rca.decision.advise import advise
+from rca.judge import judge
+from rca.settings import Settings
+
+
+def test_the_first_screen_says_what_comes_next_and_how_long_the_way_back_is() -> None:
+    told = "\n".join(advice_lines(advised(verdict("gpu_fault"))))
+    assert "if it fails: stop-time checks, then one restart as it is, then roll the code back, then dual-phase replay" in told
+    assert "way back: cold restart, about 454 s" in told
+    assert "this job has 4" in told
+
+
+def test_where_nothing_failed_nothing_is_added() -> None:
+    assert first_lines(advised(verdict("healthy", ()))) == []
+    assert decision_lines(advised(verdict("healthy", ()))) == ["", "Where in the tree", "  nothing: nothing failed"]
+
+
+def test_why_tells_every_part() -> None:
+    lines = decision_lines(judge(memory_case("slow_rank")).advice)
+    headings = [line for line in lines if line and not line.startswith(" ")]
+    assert headings == [
+        *("Where in the tree", "If it fails", "Restarts so far", "Go on slower, or replace"),
+        *("If no spare takes their place", "The way back", "Before the restart"),
+    ]
+    assert any(line.startswith("  $ pdsh -w ") and "dcgmi diag" in line for line in lines)
+    assert any("data not readable: not looked" in line for line in lines)
+    assert any("tp 2 and pp 2 stay" in line for line in lines)
+
+
+def test_the_document_holds_what_the_text_says() -> None:
+    judged = judge(memory_case("slow_rank"))
+    advice = json.loads(to_text(diagnosis_document(judged, [], {})))["advice"]
+    assert (advice["action"], advice["branch"]) == ("replace", "degrade_or_replace")
+    assert advice["degrade_or_replace"]["says"] in " ".join(first_lines(judged.advice))
+    assert advice["recovery"]["path"] == "cold"
+    assert {check["status"] for check in advice["before_restart"]} <= {"seen", "not_seen", "not_looked"}
+    assert advice["retries"]["restarts"] is None  # nothing tells: not 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(spares=1), "warm spare, about 46 s"),
+        (Settings(spares=0), "cold restart, about 454 s"),
+    ],
+)
+def test_a_path_with_its_seconds(settings: Settings, words: str) -> None:
+    way = advised(verdict("gpu_fault"), settings=settings).recovery
+    assert way is not None
+    assert recovery_words(way).startswith(words)
+
+
+def test_names_of_hosts_and_samples_stay_words() -> None:
+    evil = "h; reboot"
+    who = replace(WHO, hosts={**WHO.hosts, 5: evil, 4: evil})
+    told = verdict("gpu_fault", hosts=(evil,))
+    found = advise(told, who, outcomes=ALIVE)
+    runs = [line for step in found.next for line in step["run"]] + [line for check in found.before_restart for line in check["run"]]
+    assert runs
+    assert not any(evil in line for line in runs)
+    assert host_list([evil, "-n", "all"], 4) == ""
+    bad = commands(verdict("bad_sample", data={"shard": None, "sample_ids": ["a b; reboot", "--release", "7"]}), WHO, ())
+    (line,) = [line for line in bad if "--add" in line]
+    assert shlex.split(line, comments=True) == ["rca", "quarantine", "PATH", "--add", "a b; reboot", "7", "--because", "rca: bad_sample"]
