@@ -36,6 +36,9 @@ GLOO_CLOSED: Final = (
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [192.0.2.9]:{port}. "
     "This is typically caused by a remote worker crashing. Check the logs of the remote worker before reporting an error."
 )
+GLOO_TIMED_OUT: Final = (
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting {limit}ms for recv operation to complete"
+)
 GLOO_FRAMES: Final = (("torch/distributed/c10d_logger.py", "wrapper", 83), ("torch/distributed/distributed_c10d.py", "all_reduce", 2810))
 PLACES: Final[tuple[tuple[str, str, int], ...]] = (("{program}", "<module>", 412), ("{program}", "main", 366), ("{program}", "train", 288))
 
@@ -199,7 +202,9 @@ class Teller:
             last = max(last, when)
             call, host = call_of(rank), self.host_of(rank)
             if self.backend == "gloo":
-                if how == "closed":
+                if how == "time_out":
+                    self.raises(rank, when, GLOO_TIMED_OUT.format(limit=1000 * self.torch.timeout_s), GLOO_FRAMES)
+                elif how == "closed":
                     self.raises(rank, when, GLOO_CLOSED.format(port=self.rng.randrange(9000, 60000)), GLOO_FRAMES)
                 continue
             if how == "time_out":

@@ -178,7 +178,7 @@ def _host_goes(run: Run, host: str, at: int) -> list[int]:
     run.book.silence(dead, at)
     run.book.agents[host] = [entry for entry in run.book.agents[host] if entry[0] < at]
     run.kernel_ends[host] = at
-    how = run.collapses(dead, at, how=run.rng.choice(("retry", "time_out")) if run.scene.style.backend == "nccl" else "rendezvous")
+    how = run.collapses(dead, at, how=run.rng.choice(("retry", "time_out")) if run.scene.style.backend == "nccl" else "time_out")
     if how == "time_out":
         run.scene.recorder.faults = [Fault("no_dump", tuple(dead), "world" if run.world.dp == 1 else "dp", -2)]
         run.scene.stacks.is_there = False

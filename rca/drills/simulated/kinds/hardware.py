@@ -216,7 +216,7 @@ def host_machine_check(scene: Scene) -> None:
     run.book.agents[host] = [entry for entry in run.book.agents[host] if entry[0] < run.bite_at]
     run.kernel_ends[host] = run.bite_at + 2 * MS
     run.no_dumps()
-    run.collapses(dead, run.bite_at, how="retry" if scene.style.backend == "nccl" else "rendezvous")
+    run.collapses(dead, run.bite_at, how="retry" if scene.style.backend == "nccl" else "time_out")
     scene.tell(["host_fault", "host_lost"], dead, evict_hosts=[host])
 
 
