@@ -16,17 +16,21 @@ from rca.roster import roster
 JOB = Job({"tp": 2, "pp": 4, "dp": 16}, per_host=2)
 PIPELINES = [Part("pp", (f"pp {number}",), frozenset(ranks)) for number, ranks in enumerate(JOB.groups(["tp", "pp"]))]
 NOISE = 0.01  # of all ranks that are elsewhere in a round, whatever their group
+LAGS = 0.3  # of the rounds in which some other pipeline stands apart as a whole
 
 
 def _rounds(slow: Part | None, seen: float, num: int, rng: random.Random) -> list[set[int]]:
-    """Ranks apart in each round: the slow group's with probability `seen`, and noise."""
-    return [
-        {rank for rank in range(JOB.size) if rng.random() < NOISE} | set(slow.ranks if slow is not None and rng.random() < seen else ())
-        for _ in range(num)
-    ]
+    """Ranks apart in each round: noise, now and then a group that only lags, and the slow one's with probability `seen`."""
+    rounds = []
+    for _ in range(num):
+        odd = {rank for rank in range(JOB.size) if rng.random() < NOISE}
+        odd |= set(rng.choice(PIPELINES).ranks if rng.random() < LAGS else ())
+        rounds.append(odd | set(slow.ranks if slow is not None and rng.random() < seen else ()))
+    return rounds
 
 
-def _share_right(seen: float, num: int, trials: int = 200) -> float:
+def share_right(seen: float, num: int, trials: int = 200) -> float:
+    """Of simulated jobs with one slow pipeline of 16, those whose vote names it."""
     rng = random.Random(f"{seen} {num}")
     right = 0
     for _ in range(trials):
@@ -36,16 +40,16 @@ def _share_right(seen: float, num: int, trials: int = 200) -> float:
     return right / trials
 
 
-@pytest.mark.parametrize(("seen", "least"), [(0.2, 0.3), (0.5, 0.8), (0.7, 0.93), (0.9, 0.98)])
+@pytest.mark.parametrize(("seen", "least"), [(0.2, 0.22), (0.5, 0.6), (0.7, 0.78), (0.9, 0.95)])
 def test_five_rounds_find_the_group_the_oftener_the_more_it_shows(seen: float, least: float) -> None:
-    """Measured over 400 trials: 40, 87, 97 and 99.8 % (docs/how_it_decides.md)."""
-    assert _share_right(seen, ROUNDS) >= least
+    """Measured over 400 trials: 30, 70, 86 and 99 % (docs/how_it_decides.md)."""
+    assert share_right(seen, ROUNDS) >= least
 
 
 def test_more_rounds_are_better() -> None:
-    shares = [_share_right(0.4, num) for num in (1, 5, 12)]
+    shares = [share_right(0.4, num) for num in (1, 5, 12)]
     assert shares == sorted(shares)
-    assert shares[0] < 0.55 < shares[1] < 0.9 < shares[2]
+    assert shares[0] < 0.4 < shares[1] < 0.8 < shares[2]
 
 
 def test_no_group_is_sure_where_none_is_slow() -> None:

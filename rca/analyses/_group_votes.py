@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rca.analyses._group_cover import KINDS, Part
+from rca.analyses._group_cover import FULL, KINDS, Part
 
 __all__ = ["ROUNDS", "Vote", "vote"]
 
@@ -33,7 +33,8 @@ class Vote:
 def vote(rounds: Sequence[Collection[int]], of: Sequence[Part], num_ranks: int) -> Vote | None:
     """The group with the most flags; None where no kind has a single first. `rounds`: of each the ranks that stood apart.
 
-    In each round, of each kind, the group with the most of them is flagged; equals are not. Of kinds with equal winners the least likely by
+    In each round, of each kind, the group with the most of them is flagged, if half of it stands apart (one rank always does something of its own);
+    equals are not. Of kinds with equal winners the least likely by
     chance, then the smallest group.
     """
     kinds = _by_kind(of, num_ranks)
@@ -63,10 +64,11 @@ def _by_kind(of: Iterable[Part], num_ranks: int) -> dict[str, list[Part]]:
 
 
 def _first(candidates: Sequence[Part], odd: Collection[int]) -> Part | None:
-    """The one that holds the most of them; None where none does, or two do alike."""
+    """The one that holds the most of them and is half full of them; None where none is, or two hold alike."""
     wanted = frozenset(odd)
     held = sorted(((len(wanted & part.ranks), at) for at, part in enumerate(candidates)), reverse=True)[:2]
-    return candidates[held[0][1]] if wanted and held[0][0] > held[1][0] else None
+    first = candidates[held[0][1]]
+    return first if wanted and held[0][0] > held[1][0] and held[0][0] >= FULL * len(first.ranks) else None
 
 
 def _tail(n: int, k: int, p: float) -> float:

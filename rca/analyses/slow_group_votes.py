@@ -2,7 +2,8 @@
 
 1. Only in a job that runs, with five rounds of stacks or more (10 s apart, as ByteRobust takes them). In every round compare each rank's main
    thread with the same pipeline stage in other copies of the model, as in outlier_group.
-2. Every round flags, of each kind of group, the one with the most ranks apart. After the last the group with the most flags wins.
+2. Every round flags, of each kind of group, the one with the most ranks apart, half of its own at least. After the last the group with the most
+   flags wins. A host or group that is a whole pipeline stage cannot be told: stages differ in sound jobs too.
 3. With few groups the same one is flagged often by chance. The chance is told; when it is small, the group is a finding, else a note. Nobody is
    accused: who of the group is slow only times tell (slow_rank).
 Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5).
