@@ -106,6 +106,19 @@ def test_noise_of_hosts_is_no_uneven_batch(told: str) -> None:
     assert (outcome.status, accused(outcome)) == ("blind", []), outcome.why
 
 
+def test_ranks_of_one_batch_on_one_host() -> None:
+    """Tensor groups of two, four of them a host: noise of a host is of all its ranks, a batch of the two that work on it."""
+    _, _, made = sequences(22)
+    compute = 5 * noisy(23, 2, DP, STEPS) * made  # two ranks a batch
+    case = job(compute, told="dp")
+    places = {"stage": pl.lit(0), "host": pl.format("host-{}", pl.col("dp") // 4)}
+    found = asked(MemoryCase({"steps": case.frames["steps"].with_columns(**places)}))
+    assert found.findings[0].numbers["follows"] == "siblings"
+    busy = np.repeat(np.exp(np.random.default_rng(24).normal(0, 0.3, (DP // 4, STEPS))), 4, axis=0)
+    noise = job(5 * noisy(25, 2, DP, STEPS) * busy, told="dp").frames["steps"].with_columns(**places)
+    assert accused(asked(MemoryCase({"steps": noise}))) == []
+
+
 def test_even_work_and_a_slow_rank_are_no_uneven_work() -> None:
     compute = 5 * noisy(5, 2, DP, STEPS)
     assert asked(job(compute, told="dp")).status == "clear"

@@ -43,7 +43,7 @@ TWIN_STEPS: Final = 16  # steps from which the best of a thousand unrelated rank
 MAX_TWINS: Final = 64  # ranks whose twins are looked for
 LARGE: Final = 1 / 3  # of the loss, that uneven batches cost at least; what else costs is mended beside
 WHOLE: Final = 0.05  # of the computation, that forward and backward may miss of it
-HEAVIER: Final = math.log(1.3)  # times the other stages; first and last ones are always a little heavier
+HEAVIER: Final = math.log(1.25)  # times the other stages; first and last ones are always a little heavier
 LONGER: Final = math.log(1.2)  # times the other replicas, on every stage
 ALIKE: Final = 0.5  # of the largest, that the smallest is at least: a slow host, and those that only share its cables, are not alike
 FEW: Final = 1 / 4  # of the replicas at most may be the longer ones
@@ -108,30 +108,21 @@ def _follows(case: Tables, of: Work, rest: Matrix) -> tuple[str, float, str]:
     """By what the rest follows the batches, with which correlation, and what speaks against it or is missing."""
     import numpy as np
 
-    ranks = of.compute.ranks
     tokens = workload(of, least=0.0)
     if tokens is not None and (found := _correlation(rest, rest_of(tokens, of.groups))) is not None:
         if found >= SAME:
             return "tokens", found, ""
         if found < OTHER:
             return "", found, f"the tokens of the batches do not go with it (correlation {found:.2f})"
-    batch = batches(case)
-    same: dict[Hashable, list[int]] = defaultdict(list)
-    for row, rank in enumerate(ranks):
-        if rank in batch and rank in of.stage:
-            same[batch[rank]].append(row)
-    elsewhere = np.full_like(rest, np.nan)
-    for members in same.values():
-        for row in members:
-            others = [other for other in members if of.stage[ranks[other]] != of.stage[ranks[row]]]
-            if others:
-                elsewhere[row] = rest[others].mean(axis=0)
-    if (found := _correlation(rest, elsewhere)) is not None:
-        if found >= SAME:
-            return "stages", found, ""
-        if found < OTHER:
-            return "", found, f"other stages that work on the same batch are not long with it (correlation {found:.2f}): noise of the hosts"
-    elif not same and (twins := _twins(of, rest)) is not None and twins >= TOGETHER:
+    far, near, mates = _elsewhere(case, of, rest)
+    by_far, by_near, by_mates = (_correlation(rest, other) for other in (far, near, mates))
+    if by_far is not None and by_far >= SAME:
+        return "stages", by_far, ""
+    if by_far is not None and by_far < OTHER:
+        return "", by_far, f"other ranks that work on the same batch are not long with it (correlation {by_far:.2f}): noise of the hosts"
+    if by_far is None and by_near is not None and by_near >= SAME and by_mates is not None and by_mates < OTHER:
+        return "siblings", by_near, ""
+    if by_far is None and by_near is None and (twins := _twins(of, rest)) is not None and twins >= TOGETHER:
         return "twins", twins, ""
     forward, backward = (aligned(of, column) for column in ("forward_s", "backward_s"))
     if not np.any(np.abs(forward + backward - of.compute.values) <= WHOLE * of.compute.values):
@@ -148,6 +139,35 @@ def _follows(case: Tables, of: Work, rest: Matrix) -> tuple[str, float, str]:
             f"a rank that is long in one step is so in the next (correlation {again:.2f}): of the host, or of its share of the data",
         )
     return "ways", found, ""
+
+
+def _elsewhere(case: Tables, of: Work, rest: Matrix) -> list[Matrix]:
+    """The mean rest of other ranks with the same batch, on other stages or hosts; on the same host; and of ranks of that host with other batches."""
+    import numpy as np
+
+    batch, where, ranks = batches(case), hosts(case), of.compute.ranks
+    same: dict[Hashable, list[int]] = defaultdict(list)
+    on: dict[Hashable, list[int]] = defaultdict(list)
+    for row, rank in enumerate(ranks):
+        if rank in batch:
+            same[batch[rank]].append(row)
+            on[where.get(rank)].append(row)
+    found = [np.full_like(rest, np.nan) for _ in range(3)]
+    for row, rank in enumerate(ranks):
+        if rank not in batch:
+            continue
+        host, stage = where.get(rank), of.stage.get(rank)
+        others = [other for other in same[batch[rank]] if other != row]
+        known = [other for other in others if host is not None and where.get(ranks[other]) is not None]
+        far = [other for other in known if where[ranks[other]] != host]
+        far += [
+            other for other in others if other not in known and of.stage.get(ranks[other]) != stage
+        ]  # stages are spread over hosts, as a rule
+        mates = [other for other in on[host] if batch[ranks[other]] != batch[rank]] if host is not None else []
+        for values, members in zip(found, (far, [other for other in known if where[ranks[other]] == host], mates), strict=True):
+            if members:
+                values[row] = rest[members].mean(axis=0)
+    return found
 
 
 def _correlation(one: Matrix, other: Matrix) -> float | None:

@@ -4,6 +4,7 @@
    makes every rank's step longer. Leave out the first steps.
 2. Compare with the peers of the same pipeline stage, step by step, by their median. A rank without two peers there is compared with its own
    first steps, and that change with the change of all others: only a rank that changed, and others not, counts.
+   Where all are quiet and near each other, half as much counts.
 3. A rise has to last (rca/analyses/_lasting.py): spikes and the noise of a busy machine are none. Ranks that are slowed much less than the
    slowest are taken for its victims. All ranks of one host: the host. Many ranks at once: nobody.
 4. The same for the time a rank waits for its next batch, against all others, in units of the usual step.
@@ -53,6 +54,10 @@ SIGNS = {
 }
 
 SLOWER = math.log(1.2)  # times the peers; GREYHOUND verifies suspects at 1.1 to 1.2
+MILDLY = math.log(1.1)  # times the peers, where these are quiet: GREYHOUND's smallest slow-down
+QUIET = 0.03  # noise of a step, as GPUs have; a busy processor has more, and its ranks differ by a tenth for no fault
+APART = 3.0  # times as far from the peers as the one of these that is farthest: machines of a job differ by some per cent
+MILD_SHARE = 1 / 6  # of the ranks that may be so, unless they are of one host: more are a kind of machine, or of work
 MIN_PEERS = 2  # of a stage, or it is open whether one is slow or the other fast
 BASELINE = 8  # first steps of a rank that stand for its usual pace
 BASELINE_ERROR = 4 * 1.25 / math.sqrt(BASELINE)  # noise widths by which the median of so few may be off in one of many ranks
@@ -78,7 +83,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     elif len(compute.ranks) < 2 or len(compute.steps) <= MIN_LENGTH:
         blind = f"{len(compute.steps)} steps of {len(compute.ranks)} ranks after the first {WARM_UP}: too few to tell slowness from noise"
     else:
-        slow, blind = _slow(compute, stage, expected := workload(of))
+        slow, blind = _slow(compute, stage, expected := workload(of), hosts(case))
         work_is = case.derive(uneven)
         if slow and work_is is not None and {compute.ranks[rise.row] for rise in slow} <= work_is.replicas.keys():
             slow, blind = [], "a replica is longer on all its stages: its batches, and no rank, as far as this tells (uneven_work)"
@@ -95,7 +100,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     return found
 
 
-def _slow(compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None) -> tuple[list[Rise], str]:
+def _slow(compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None, where: Mapping[int, str]) -> tuple[list[Rise], str]:
     """Ranks whose computation rises, and why one may have been missed ("" = every rank was compared with its peers).
 
     `expected`: what their tokens let expect, as logarithms; then what they take beyond it counts.
@@ -117,11 +122,31 @@ def _slow(compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None
         change = np.minimum(change, over_peers(change))[alone]
         found += [replace(rise, row=alone[rise.row]) for rise in rises(change, least=SLOWER, margin=BASELINE_ERROR)]
     slow = _without_victims(found)
+    if not slow and (mild := [replace(rise, row=peers[rise.row]) for rise in _mildly(excess[peers])]):
+        on = {where.get(compute.ranks[rise.row]) for rise in mild}
+        if len(mild) <= max(1, MILD_SHARE * len(logs)) or (len(on) == 1 and None not in on):
+            slow = mild
     if len(slow) > max(1, MANY * len(logs)):
         return [], f"{len(slow)} of {len(logs)} ranks are slower than their peers or than before: too many to be the exception"
     if alone:
         return slow, "no rank changed its pace; whether one was slow from the start, only two peers of its pipeline stage can tell"
     return slow, ""
+
+
+def _mildly(excess: Matrix) -> list[Rise]:
+    """Ranks that are a little slower than their peers, where all are so quiet and near each other that it shows; many ranks: nobody."""
+    import numpy as np
+
+    if not excess.size or excess.shape[1] <= MIN_LENGTH:
+        return []
+    usual = medians(excess.T)
+    width = float(np.nanmedian(np.abs(np.diff(excess, axis=1)))) * 1.4826 / math.sqrt(2)
+    found = _without_victims(rises(excess, least=MILDLY))
+    rows = {rise.row for rise in found}
+    rest = [abs(float(usual[row])) for row in range(len(usual)) if row not in rows and np.isfinite(usual[row])]
+    if not found or not rest or width > QUIET:
+        return []
+    return found if min(rise.height for rise in found) >= APART * max(rest) else []
 
 
 def _for_a_while(compute: Times, slow: set[int], expected: Matrix | None) -> list[tuple[int, int, int, float]]:

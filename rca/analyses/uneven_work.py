@@ -26,7 +26,7 @@ from rca.types import Cite, Finding, Sign, Tables
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("steps",)
-USES = ("ranks", "groups", "memberships")
+USES = ("ranks", "groups", "memberships", "dump_index", "log_events")
 SIGNS = {
     "heavy_stage": Sign("imbalance", ("stage_imbalance", "unknown")),
     "uneven_batches": Sign("imbalance", ("data_imbalance", "unknown")),
@@ -34,7 +34,8 @@ SIGNS = {
 }
 FOLLOWS: Final = {
     "tokens": "it goes with the tokens of their batches",
-    "stages": "the other stages of a replica, which work on the same batch, are long in the same steps",
+    "stages": "the other ranks of a replica, which work on the same batch, are long in the same steps",
+    "siblings": "ranks that work on one batch are long together, and others of their host are not",
     "twins": "each goes with one rank of another stage, as if they worked on the same batch",
     "ways": "forward and backward are long together, and it is new in every step",
 }
