@@ -48,7 +48,7 @@ TREE: list[tuple[str, Verdict, dict[str, Any], str, str, str, tuple[str, ...]]] 
     ("warm spare", verdict("gpu_fault"), {"settings": Settings(spares=2)}, "replace", "evict_at_once", "hot_standby", ("stop_time_checks",)),
     ("cold spare", verdict("gpu_fault"), {"settings": Settings(spares=2, hot_standby=False)}, "replace", "evict_at_once", "cold", ()),
     ("spares are out", verdict("gpu_fault"), {"settings": Settings(spares=0)}, "shrink", "shrink", "cold", ("stop_time_checks",)),
-    ("nobody idle", verdict("gpu_fault"), {"facts": replace(NO_FACTS, idle_hosts=())}, "shrink", "shrink", "cold", ()),
+    ("nobody idle", verdict("gpu_fault"), {"facts": replace(NO_FACTS, idle_hosts=())}, "replace", "evict_at_once", "cold", ()),
     ("somebody idle", verdict("gpu_fault"), {"facts": replace(NO_FACTS, idle_hosts=("n9",))}, "replace", "evict_at_once", "hot_standby", ()),
     ("ranks rejoin", verdict("data_stall"), {"facts": replace(NO_FACTS, can_rejoin=True)}, "retry", "reattempt", "in_process", ()),
     ("site forbids", verdict("data_stall"), {"facts": replace(NO_FACTS, can_rejoin=True), "settings": Settings(in_process=False)}, "retry",

@@ -94,7 +94,7 @@ def advise(
         verdict, findings, step_s=facts.step_s, num_gpus=world, repair_h=site.repair_h, recovery_s=_expected(way("replace")),
         again_s=_again_s(facts, back, site), is_running=has_ended is False,
     )  # fmt: skip
-    moved = _move(verdict, action, tried, alerts, costs, spares)
+    moved = _move(verdict, action, tried, alerts, costs, site.spares)  # an idle node that a list does not show may be had all the same
     if plan is not None and moved.action == "human" and verdict.cause in GROUP_GOES:
         moved = _Move("replace", plan.because)
     action = moved.action
