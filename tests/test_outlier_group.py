@@ -14,6 +14,7 @@ from _house import ROOT, read_folder
 
 from rca.case import MemoryCase
 from rca.eviction import eviction_plan
+from rca.judge import judge
 from rca.questions import ask
 from rca.roster import roster
 from rca.types import Finding
@@ -48,6 +49,14 @@ def test_figure_7_of_byterobust_evicts_machines_12_to_15_and_suspects_15(told: s
     assert plan.innocent_hosts == ("m12", "m13", "m14")
     assert plan.alternative is not None
     assert plan.alternative["hosts"] == ["m15"]
+
+
+def test_figure_7_from_stacks_to_advice() -> None:
+    judgement = judge(tables(FIGURE_7, [figure_7()] * 2, told="groups"))
+    assert (judgement.verdict.cause, judgement.verdict.ranks) == ("unknown", ())
+    advice = judgement.advice
+    assert (advice.evict_hosts, advice.innocent_hosts) == (("m12", "m13", "m14", "m15"), ("m12", "m13", "m14"))
+    assert (advice.evict_ranks, (advice.evict_group or "").partition(":")[0]) == (tuple(range(24, 32)), "pp")
 
 
 def test_the_same_figure_in_megatrons_order_is_found_by_the_map_alone() -> None:
@@ -105,8 +114,11 @@ def test_blooms_hang_has_no_dominant_group_and_names_the_rank_in_its_loader(tmp_
         finding = found(case)
         assert (finding.sign, finding.ranks, finding.numbers["sizes"]) == ("lone_loader", (4,), [4, 4, 4, 3, 1])
         assert finding.numbers["num_stages"] == 0, "no stage has a rule"
-        assert "no host is evicted" in finding.says
+        assert finding.numbers["is_code"]
+        assert "no host is evicted for what code does" in finding.says
         assert eviction_plan([finding], roster(case)) is None
+        judgement = judge(case)
+        assert (judgement.verdict.ranks, judgement.advice.evict_hosts, judgement.advice.action) == ((4,), (), "retry")
 
 
 @pytest.mark.skipif(not BLOOM.is_file(), reason="../shared/figures is not there: the published stacks are no part of this tree")

@@ -179,12 +179,13 @@ def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
         says += f", and {ranks_text(others)}, apart from {whose} too, only {waits} for it"
     elif not job.apart.num_stages:
         says += f", while everybody else waits, and no group of like stacks is the rule ({_sizes(job)} ranks)"
-    if rank not in job.shown.failed and view.wait_kind != "none":  # inside torch itself it may be the device that does not answer
+    is_code = rank not in job.shown.failed and view.wait_kind != "none"  # inside torch itself it may be the device that does not answer
+    if is_code:
         says += "; no host is evicted for what code does"
     on = hosts(job.case)
     return Finding(
         "outlier_group", sign, says, ranks=(rank,), hosts=(on[rank],) if rank in on else (), groups=_group_names(found),
-        explains=tuple(sorted(job.everyone - {rank})), numbers=_numbers(job) | _measures(found), cites=_cites(job, (rank, *others)),
+        explains=tuple(sorted(job.everyone - {rank})), numbers=_numbers(job) | _measures(found) | {"is_code": is_code}, cites=_cites(job, (rank, *others)),
     )  # fmt: skip
 
 
