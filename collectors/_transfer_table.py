@@ -35,7 +35,7 @@ _DST: Final = (
     "dest",
     "destination",
 )
-_TIMES: Final = frozenset({"transfer", "dur", "duration", "latency", "elapsed", "delay", "send", "recv", "comm", "time", "p2p"})
+_TIMES: Final = frozenset({"transfer", "dur", "duration", "latency", "elapsed", "delay", "send", "recv", "comm", "p2p"})
 _BYTES: Final = ("bytes", "size_bytes", "nbytes", "num_bytes", "msg_bytes", "message_bytes", "transfer_bytes", "size")
 _OP: Final = ("op", "operation", "optype", "op_type", "op_name", "collective")
 _GROUP: Final = ("group_desc", "process_group", "group", "pg_desc", "comm_name")

@@ -81,6 +81,14 @@ def test_ranks_of_one_host_are_one_finding_and_a_map_is_not_needed() -> None:
     assert (bare.sign, bare.ranks, bare.hosts) == ("hot_source", (2,), ())
 
 
+def test_transfers_of_many_sizes_are_compared_by_bytes_per_second() -> None:
+    for slow in (None, 2):
+        tables = matrix(lambda s, d, slow=slow: 3.0 if s == slow else 1.0)  # type: ignore[misc]
+        size = (4096 * (1 + pl.int_range(pl.len()) % 97)).cast(pl.Int64)
+        tables["transfers"] = tables["transfers"].with_columns(pl.col("transfer_s") * size / 4096, bytes=size)
+        assert [(f.sign, f.ranks) for f in asked(tables).findings] == ([("hot_source", (2,))] if slow else [])
+
+
 def test_pairs_without_others_of_their_kind_were_not_looked_at() -> None:
     ring = matrix(lambda s, d: 3.0 if s == 3 else 1.0)
     ring["transfers"] = ring["transfers"].filter(pl.col("dst_rank") == (pl.col("src_rank") + 1) % 8)

@@ -23,6 +23,7 @@ __all__ = ["READS", "Cell", "cells"]
 
 READS: Final = tuple(sorted({*LOG_READS, "ranks", "steps", "dump_index", "log_events", "host_addresses", "groups", "memberships"}))
 MIN_PAIRS: Final = 4  # of one kind and size: of fewer none is odd
+MANY_SIZES: Final = 16  # of transfers: of more, equal ones are too few
 MIN_S: Final = 1e-6  # of a transfer: less is no time
 _SHAPE: Final = {"src": pl.Int64, "dst": pl.Int64, "kind": pl.String, "side": pl.String, "seconds": pl.Float64}
 
@@ -80,13 +81,23 @@ def _reach(ends: pl.Series) -> pl.Series:
 
 
 def _tables(case: Tables) -> pl.DataFrame:
-    rows = case.table("transfers").filter(pl.all_horizontal(pl.col("src_rank", "dst_rank", "transfer_s").is_not_null()))
+    """Rows of tables. Where sizes are many, a transfer is taken as one of the next smaller power of two, at the same bytes per second."""
+    rows = case.table("transfers").filter(pl.all_horizontal(pl.col("src_rank", "dst_rank", "transfer_s").is_not_null())).collect()
+    whole = pl.lit(2.0) ** pl.col("bytes").log(2).floor()
+    if rows["bytes"].n_unique() > MANY_SIZES:
+        scale = pl.when(pl.col("bytes") > 0).then(whole / pl.col("bytes")).otherwise(1.0)
+        rows = rows.with_columns(pl.col("transfer_s") * scale, bytes=pl.when(pl.col("bytes") > 0).then(whole.cast(pl.Int64)))
     size = pl.col("bytes").cast(pl.String).fill_null("")
     return rows.select(
-        pl.col("src_rank").alias("src"), pl.col("dst_rank").alias("dst"),
-        pl.concat_str(pl.lit("transfers "), pl.col("op").fill_null(""), pl.lit(" "), size).alias("kind"), pl.lit("").alias("side"),
-        pl.col("transfer_s").alias("seconds"), pl.lit("transfers").alias("table"), "evidence_id", "record",
-    ).collect()  # fmt: skip
+        pl.col("src_rank").alias("src"),
+        pl.col("dst_rank").alias("dst"),
+        pl.concat_str(pl.lit("transfers "), pl.col("op").fill_null(""), pl.lit(" "), size).alias("kind"),
+        pl.lit("").alias("side"),
+        pl.col("transfer_s").alias("seconds"),
+        pl.lit("transfers").alias("table"),
+        "evidence_id",
+        "record",
+    )
 
 
 def _recorded(case: Tables) -> pl.DataFrame:
