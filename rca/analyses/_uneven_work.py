@@ -41,6 +41,7 @@ TOGETHER: Final = 0.9  # the same of forward and backward of one rank, which a b
 RENEWED: Final = 0.3  # correlation of a rest with that of the step before, below which every batch is a new one
 TWIN_STEPS: Final = 16  # steps from which the best of a thousand unrelated ranks does not go with one by chance
 MAX_TWINS: Final = 64  # ranks whose twins are looked for
+MAX_LOOKED: Final = 512  # ranks that are held against others with the same batch; of more, evenly spread ones
 LARGE: Final = 1 / 3  # of the loss, that uneven batches cost at least; what else costs is mended beside
 WHOLE: Final = 0.05  # of the computation, that forward and backward may miss of it
 HEAVIER: Final = math.log(1.25)  # times the other stages; first and last ones are always a little heavier
@@ -153,21 +154,26 @@ def _elsewhere(case: Tables, of: Work, rest: Matrix) -> list[Matrix]:
             same[batch[rank]].append(row)
             on[where.get(rank)].append(row)
     found = [np.full_like(rest, np.nan) for _ in range(3)]
-    for row, rank in enumerate(ranks):
+    for row in range(0, len(ranks), max(len(ranks) // MAX_LOOKED, 1)):
+        rank = ranks[row]
         if rank not in batch:
             continue
         host, stage = where.get(rank), of.stage.get(rank)
-        others = [other for other in same[batch[rank]] if other != row]
+        others = [other for other in _some(same[batch[rank]]) if other != row]
         known = [other for other in others if host is not None and where.get(ranks[other]) is not None]
         far = [other for other in known if where[ranks[other]] != host]
         far += [
             other for other in others if other not in known and of.stage.get(ranks[other]) != stage
         ]  # stages are spread over hosts, as a rule
-        mates = [other for other in on[host] if batch[ranks[other]] != batch[rank]] if host is not None else []
+        mates = [other for other in _some(on[host]) if batch[ranks[other]] != batch[rank]] if host is not None else []
         for values, members in zip(found, (far, [other for other in known if where[ranks[other]] == host], mates), strict=True):
             if members:
                 values[row] = rest[members].mean(axis=0)
     return found
+
+
+def _some(rows: list[int]) -> list[int]:
+    return rows[:: max(len(rows) // MAX_TWINS, 1)]
 
 
 def _correlation(one: Matrix, other: Matrix) -> float | None:
