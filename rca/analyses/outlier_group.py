@@ -185,7 +185,8 @@ def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
     on = hosts(job.case)
     return Finding(
         "outlier_group", sign, says, ranks=(rank,), hosts=(on[rank],) if rank in on else (), groups=_group_names(found),
-        explains=tuple(sorted(job.everyone - {rank})), numbers=_numbers(job) | _measures(found) | {"is_code": is_code}, cites=_cites(job, (rank, *others)),
+        explains=tuple(sorted(job.everyone - {rank})), cites=_cites(job, (rank, *others)),
+        numbers=_numbers(job) | _measures(found) | {"is_code": is_code},
     )  # fmt: skip
 
 
