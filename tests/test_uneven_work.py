@@ -176,6 +176,16 @@ def test_published_workers() -> None:
     assert 1791 <= numbers["step"] < numbers["last_step"] <= 1971
 
 
+def test_ranks_that_write_every_tenth_step_and_not_the_same_ones() -> None:
+    compute = 5 * noisy(26, 1, 8, 400)
+    compute[0, 5, 150:] *= 1.5
+    rows = job(compute).frames["steps"].filter((pl.col("step") + 3 * pl.col("rank")) % 10 == 0)
+    outcome = asked(MemoryCase({"steps": rows}), "slow_rank")
+    assert accused(outcome) == [("slow_compute", (5,))]
+    assert abs(outcome.findings[0].numbers["step"] - 150) <= 10
+    assert outcome.findings[0].cites
+
+
 class TestTokens:
     def test_they_tell_batches(self) -> None:
         tokens, squared, made = sequences(8)

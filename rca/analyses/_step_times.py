@@ -38,12 +38,25 @@ class Times:
 
 
 def step_rows(case: Tables, *, warm_up: int) -> pl.DataFrame:
-    """Rows of `steps`, one per rank and step (the last where a step was run again); without the first steps, and those of few ranks."""
+    """Rows of `steps`, one per rank and step (the last where a step was run again); without the first steps, and those of few ranks.
+
+    Where every rank writes some of the steps only, and not the same ones, a stretch as long as from one to the next stands for a step.
+    """
     order = ["rank", "step", "started_at", "evidence_id", "record"]
     steps = case.table("steps").filter(pl.col("rank").is_not_null() & pl.col("step").is_not_null())
     rows = steps.sort(order, nulls_last=False).unique(["rank", "step"], keep="last", maintain_order=True).collect()
-    seen = rows.group_by("step").agg(pl.len().alias("n")).filter(pl.col("n") * 2 >= rows["rank"].n_unique()).sort("step")
-    return rows.join(seen[warm_up:], on="step", how="semi", maintain_order="left")
+    shared = _shared(rows)
+    if rows.height and rows.join(shared, on="step", how="semi").height * 2 < rows.height:
+        gap = rows.group_by("rank").agg(pl.col("step").diff().median().alias("gap"))["gap"].median()
+        width = round(gap) if isinstance(gap, float) and gap >= 2 else 1
+        rows = rows.with_columns(pl.col("step") // width * width).unique(["rank", "step"], keep="last", maintain_order=True)
+        shared = _shared(rows)
+    return rows.join(shared[warm_up:], on="step", how="semi", maintain_order="left")
+
+
+def _shared(rows: pl.DataFrame) -> pl.DataFrame:
+    """Steps that at least half of the ranks have, sorted."""
+    return rows.group_by("step").agg(pl.len().alias("n")).filter(pl.col("n") * 2 >= rows["rank"].n_unique()).sort("step")
 
 
 def times(rows: pl.DataFrame, column: str) -> Times:
