@@ -24,6 +24,7 @@ __all__ = ["READS", "Failure", "by_sample", "failures", "independent", "sound_wi
 READS: Final = ("rank_progress", "log_events", "quarantines", "ranks", "steps", "dump_index")  # and `evidence`, which is always there
 APART: Final = timedelta(seconds=60)  # between two times that a sample fails: copies of one batch fail within seconds of each other
 MAX_SAMPLES: Final = 4096  # of a batch that are looked at
+MAX_FAILURES: Final = 5000  # of numbers, those that lasted first: a job of many ranks may mask a loss in every step
 _ATTEMPT: Final = re.compile(r"(?i)(?:^|[/_.-])(?:attempt|restart|cycle)[_-]?(\d{1,4})(?![\d])")
 _BROKEN: Final = ("nonfinite", "passed", "spike")
 
@@ -71,7 +72,8 @@ def _of_numbers(case: Tables, paths: dict[str, str], stale: set[str]) -> list[Fa
         is_bad.alias("bad"), begins.alias("begins"), pl.col("run").max().over("rank", "evidence_id").alias("last")
     )
     states = marked.filter("bad").collect()
-    bad = states.filter("begins")
+    has_passed = pl.any_horizontal(pl.col("loss_is", "norm_is") == "passed").fill_null(value=False)
+    bad = states.filter("begins").sort(has_passed, "step", "rank", "evidence_id").head(MAX_FAILURES)
     is_old = pl.col("evidence_id").is_in(sorted(stale)).alias("old")
     seen = (
         rows.filter(pl.col("step").is_in(bad["step"].unique().implode())).group_by("step", is_old).agg(pl.col("rank").n_unique().alias("n"))
@@ -147,16 +149,16 @@ def _attempt(path: str) -> int | None:
 
 def _once(found: Sequence[Failure]) -> list[Failure]:
     """Each failure once: what a person wrote down of this very evidence is not another time, nor is a log's word on what the numbers show."""
-    kept: list[Failure] = []
+    kept: dict[int | None, list[Failure]] = defaultdict(list)  # rank -> its failures
     for one in found:
-        if any(_is_same(one, other) for other in kept):
-            continue
-        kept.append(one)
-    return kept
+        is_of_numbers = one.run is not None  # each of these is another step or pass
+        if is_of_numbers or not any(_is_same(one, other) for other in kept[one.rank]):
+            kept[one.rank].append(one)
+    return [one for times in kept.values() for one in times]
 
 
 def _is_same(one: Failure, other: Failure) -> bool:
-    if one.rank != other.rank or not set(one.samples) & set(other.samples):
+    if not set(one.samples) & set(other.samples):
         return False
     if one.origin == "told" and other.origin != "told":
         return bool(one.path) and one.path == other.path

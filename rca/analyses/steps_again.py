@@ -71,12 +71,11 @@ def _run_again(case: Tables, told: Sequence[Failure]) -> list[Finding]:
     at_fault = rows.filter(pl.col("step").is_in(sorted({one.step or 0 for one in timed})) & pl.col("sample_ids").is_in(batches.implode()))
     ranks = at_fault.select("rank").unique()
     ran = judged(rows.join(ranks, on="rank", how="semi"), series="rank", by="step").filter(pl.col("step").is_in(steps)).collect()
+    ran_at: dict[tuple[int, tuple[str, ...]], list[dict[str, Any]]] = defaultdict(list)
+    for row in ran.filter(pl.col("sample_ids").is_in(batches.implode())).iter_rows(named=True):
+        ran_at[row["step"], tuple(row["sample_ids"])].append(row)
     for one in timed:
-        assert one.cite is not None
-        same = ran.filter((pl.col("step") == one.step) & (pl.col("sample_ids") == list(one.samples)))
-        mine = (pl.col("evidence_id") == one.cite.evidence_id) & (pl.col("run") == one.run)
-        of_run = {(id_, run) for id_, run in same.filter(mine).select("evidence_id", "run").iter_rows()}
-        others = [row for row in same.iter_rows(named=True) if (row["evidence_id"], row["run"]) not in of_run and _is_other_pass(row, one)]
+        others = [row for row in ran_at[one.step or 0, one.samples] if _is_other_pass(row, one)]
         if not others:
             continue
         sound = [row for row in others if {row["loss_is"], row["norm_is"]} <= {"ok", "raised", None}]
@@ -89,7 +88,7 @@ def _run_again(case: Tables, told: Sequence[Failure]) -> list[Finding]:
 
 
 def _is_other_pass(row: dict[str, Any], one: Failure) -> bool:
-    """Not a copy of the same batch beside it (tensor and pipeline parallel ranks): another pass, or another launch of the same rank."""
+    """Not it, nor a copy of the same batch beside it (tensor and pipeline parallel ranks): another pass, or another launch of the same rank."""
     return bool(row["run"] != one.run) or (row["rank"] == one.rank and one.cite is not None and row["evidence_id"] != one.cite.evidence_id)
 
 
@@ -151,22 +150,20 @@ def _sample(case: Tables, told: Sequence[Failure]) -> list[Finding]:
 
 def _rank(case: Tables, told: Sequence[Failure]) -> list[Finding]:
     """One rank that goes wrong again and again, with other samples each time."""
-    writers = case.table("rank_progress").select(pl.col("rank").drop_nulls().unique()).collect()["rank"]
     of: dict[int, list[Failure]] = defaultdict(list)
     for one in told:
-        if one.rank is not None and one.origin == "now" and one.samples:
+        if one.rank is not None and one.origin == "now":
             of[one.rank].append(one)
-    peers = model_peers(case)
-    for rank, times in sorted(of.items()):
-        apart = {id(one) for one in times if not any(set(one.samples) & set(other.samples) for other in times if other is not one)}
-        others = [one for one in told if one.rank != rank and one.origin == "now" and one.rank not in peers.get(rank, frozenset())]
-        enough = len(times) >= TIMES or (len(times) > 1 and len({one.run for one in times}) > 1)
-        if (
-            len(apart) != len(times)
-            or not enough
-            or len(others) * 4 > len(times)
-            or len(set(writers) - peers.get(rank, frozenset())) < MIN_RANKS
-        ):
+    again = {rank: times for rank, times in of.items() if len(times) > 1 and all(one.samples for one in times)}
+    if not again:
+        return []
+    writers = case.table("rank_progress").select(pl.col("rank").drop_nulls().n_unique()).collect().item()
+    total, peers = sum(map(len, of.values())), model_peers(case)
+    for rank, times in sorted(again.items()):
+        mates = peers.get(rank, frozenset())
+        others = total - len(times) - sum(len(of.get(mate, ())) for mate in mates)
+        is_often = len(times) >= TIMES or len({one.run for one in times}) > 1
+        if not is_often or others * 4 > len(times) or writers - len(mates) < MIN_RANKS or not _are_apart(times):
             continue
         shards = {one.shard for one in times if one.shard}
         steps = ", ".join(str(one.step) for one in times[:6])
@@ -181,6 +178,11 @@ def _rank(case: Tables, told: Sequence[Failure]) -> list[Finding]:
             Finding("steps_again", "same_rank_again", says, ranks=(rank,), hosts=on, scope=f"rank {rank}", numbers=numbers, cites=cites)
         ]
     return []
+
+
+def _are_apart(times: Sequence[Failure]) -> bool:
+    """Whether no two of them share a sample."""
+    return sum(len(set(one.samples)) for one in times) == len({sample for one in times for sample in one.samples})
 
 
 def _numbers(times: Sequence[Failure]) -> dict[str, Any]:
