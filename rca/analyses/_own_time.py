@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -119,7 +119,7 @@ def _marker(calls: pl.DataFrame, told: Sequence[Pace]) -> tuple[str, int] | None
     return (min(choices)[2], min(choices)[0]) if choices else None
 
 
-_OWN: Final = {"rank": pl.Int64, "iteration": pl.Int64, "own_s": pl.Float64, "began_at": pl.Datetime("us", "UTC")}
+_OWN: Final[dict[str, Any]] = {"rank": pl.Int64, "iteration": pl.Int64, "own_s": pl.Float64, "began_at": pl.Datetime("us", "UTC")}
 
 
 def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFrame, int, float]:
@@ -154,7 +154,7 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
     own = own.filter((pl.col("n") > 0) & ((pl.col("n") - most).abs() <= UNEVEN * most + 1))
     began = pl.col("began").cast(pl.Datetime("us")).dt.replace_time_zone("UTC").alias("began_at")
     took = spans["took"].median()
-    own = own.select("rank", "iteration", "own_s", began).cast(_OWN).sort("rank", "iteration")  # type: ignore[arg-type]
+    own = own.select("rank", "iteration", "own_s", began).cast(_OWN).sort("rank", "iteration")
     return own, parts, took if isinstance(took, float) else 0.0
 
 
