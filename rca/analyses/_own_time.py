@@ -154,7 +154,7 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
     own = own.filter((pl.col("n") > 0) & ((pl.col("n") - most).abs() <= UNEVEN * most + 1))
     began = pl.col("began").cast(pl.Datetime("us")).dt.replace_time_zone("UTC").alias("began_at")
     took = spans["took"].median()
-    own = own.select("rank", "iteration", "own_s", began).cast(_OWN).sort("rank", "iteration")
+    own = own.select("rank", "iteration", "own_s", began).cast(pl.Schema(_OWN)).sort("rank", "iteration")
     return own, parts, took if isinstance(took, float) else 0.0
 
 
