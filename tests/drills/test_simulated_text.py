@@ -15,7 +15,9 @@ from rca.drills.simulated import CONFUSIONS, KINDS, layouts, simulate
 from rca.drills.simulated import _kernel_gpu as kernel_gpu
 from rca.drills.simulated._kernel_text import FORMS, boots, kernel_files
 from rca.drills.simulated._logbook import LogBook
+from rca.drills.simulated._metrics import gpu_metrics
 from rca.drills.simulated._numbers import Trouble, run_numbers
+from rca.drills.simulated._op_trace import op_trace
 from rca.drills.simulated._steps import Pace, run_steps
 from rca.drills.simulated._text import text_files, written_numbers
 
@@ -105,6 +107,34 @@ def test_a_late_batch_delays_all_and_a_long_stage_fills_no_bubble() -> None:
     own = run_steps(heavy, **places(world), seed=2).compute.mean(axis=1)
     last = world.places[:, 3] == 3
     assert own[last].mean() == pytest.approx(2 * own[~last].mean(), rel=0.05)
+
+
+def test_a_trace_of_operations_is_what_the_pipeline_did() -> None:
+    world = World(tp=2, pp=4, dp=2)
+    pace = Pace(2.0, 3, 8, is_traced=True)
+    pace.slow[world.rank(1, 1, 2)] = np.full(3, 2.0)
+    times = run_steps(pace, **places(world), seed=5)
+    text = op_trace(times, rank_of=lambda d, p: world.rank(0, d, p), first_step=10, step_s=2.0, reached=3).decode()
+    rows = [line.split(",") for line in text.splitlines()[1:]]
+    assert min(float(row[6]) for row in rows) >= 0
+    assert max(float(row[5]) + float(row[6]) for row in rows) <= times.step.max() + 1e-3
+    spent = {(int(d), int(p)): 0.0 for d, p, *_ in rows}
+    for d, p, _, _, op, _, duration, *_ in rows:
+        spent[int(d), int(p)] += float(duration) if op.endswith("compute") else 0.0
+    assert spent[1, 2] == pytest.approx(2 * spent[0, 2], rel=0.06)  # its stage mates wait for it inside their own computation
+
+
+def test_metrics_show_the_throttled_gpu_and_no_other() -> None:
+    files = gpu_metrics(
+        ["host-0000", "host-0001"], gpus=lambda _host: 4, first_at=AT, last_at=AT + 300 * S, seed=1, throttled={("host-0001", 2): (AT, 1.5)},
+    )  # fmt: skip
+    clocks = {}
+    for path, text in files.items():
+        for line in text.decode().splitlines():
+            if line.startswith("DCGM_FI_DEV_SM_CLOCK{"):
+                clocks.setdefault((path, line.split('"')[1]), []).append(float(line.split()[-2]))
+    slow = {key for key, values in clocks.items() if np.mean(values) < 1500}
+    assert slow == {("metrics/host-0001.prom", "2")}
 
 
 def test_numbers_that_are_not_finite_spread_over_the_replica_then_over_all() -> None:

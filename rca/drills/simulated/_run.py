@@ -20,6 +20,7 @@ from rca.drills.simulated._kernel_text import FORMS, Form
 from rca.drills.simulated._logbook import LogBook, drawn_filing
 from rca.drills.simulated._metrics import MAX_HOSTS, gpu_metrics
 from rca.drills.simulated._numbers import Numbers, Trouble, run_numbers
+from rca.drills.simulated._op_trace import MAX_RANKS, op_trace
 from rca.drills.simulated._scene import Scene, Steps
 from rca.drills.simulated._steps import Pace, Times, run_steps
 from rca.drills.simulated._symptoms import Call, drawn_torch
@@ -40,6 +41,7 @@ FAMILIES: Final = {
 }
 BEFORE: Final = (14, 40)  # steps on record before the fault
 AFTER: Final = (14, 40)  # and after it, of a job that goes on
+TRACED: Final = 0.3  # of jobs small enough
 ROOTS: Final = ("/workspace", "/opt/train", "/mnt/code/llm", "/app")
 
 
@@ -150,6 +152,10 @@ class Run:
             return Call(1, "DATA_PARALLEL_GROUP_WITH_CP", int(self.world.places[rank, 2]), number, "ALLREDUCE", 28_311_552)
         return Call(0, "default_pg", rank, number, "ALLREDUCE", 1)
 
+    def may_trace(self) -> None:
+        """Sometimes a tracer of operations runs along, in a job that is small enough."""
+        self.pace.is_traced = self.world.world_size <= MAX_RANKS and self.world.pp > 1 and self.rng.random() < TRACED
+
     # The course of steps
 
     def plays(self, *, until: int | None = None, resumed: int | None = None, silent: bool = False) -> None:
@@ -215,6 +221,18 @@ class Run:
             seed=self.scene.seed,
             throttled=slow,
         )
+
+    def traces(self) -> None:
+        """A table of the timed operations of the last steps, where the pace was traced."""
+        if self.times is not None and self.times.passes:
+            table = op_trace(
+                self.times,
+                rank_of=lambda d, p: self.world.rank(0, d, p),
+                first_step=self.first,
+                step_s=self.scene.step_s,
+                reached=self.reached[0],
+            )
+            self.scene.files["timings/ops.csv"] = table
 
     def shows(self, host: str) -> bool:
         """Whether the kernel log of a host is at hand."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Pace", "Times", "run_steps"]
+__all__ = ["OPTIMIZER_SHARE", "Pace", "Pass", "Times", "run_steps"]
 
 Floats = npt.NDArray[np.float64]
 BACKWARD: Final = 2.0  # a backward pass costs about twice a forward pass
@@ -37,7 +37,19 @@ class Pace:
     data_wait: dict[int, Floats] = field(default_factory=dict)  # rank -> steps: further seconds until its batch comes
     heavy: dict[int, Floats] = field(default_factory=dict)  # replica -> steps: factor on the work of its micro-batches
     sync: dict[tuple[int, int], Floats] = field(default_factory=dict)  # (lane, stage) -> steps: factor on joining its gradients
+    is_traced: bool = False  # the passes of every micro-batch are kept
     extra: Floats | None = None  # steps: seconds that the whole job spends besides (saving, compiling)
+
+
+class Pass(NamedTuple):
+    """A forward or backward pass of a micro-batch through a stage. Seconds since the step began, replicas x steps."""
+
+    stage: int
+    batch: int
+    is_backward: bool
+    waits_from: Floats  # the stage was free
+    start: Floats
+    end: Floats
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,8 @@ class Times:
     comm: Floats
     data: Floats
     checkpoint: Floats
+    passes: tuple[Pass, ...] = ()
+    synced: Floats | None = None  # replicas x stages x 2 x steps: begin and end of joining the gradients of lane 0
 
 
 @cache
@@ -108,30 +122,24 @@ def run_steps(pace: Pace, *, lane: npt.NDArray[np.int64], replica: npt.NDArray[n
     np.maximum.at(begin, (replica, stage), data)
     ends = begin.copy()
     passed: dict[tuple[int, int, bool], Floats] = {}
+    passes = []
     hop = P2P_SHARE * unit
     for place, batch, back in _order(stages, batches):
         takes = work[:, :, batch] * weight[place] * unit * (BACKWARD if back else 1.0) * pacing[:, place]
         before = passed.get((place + 1, batch, True) if back else (place - 1, batch, False))
         start = ends[:, place] if before is None else np.maximum(ends[:, place], before + hop)
+        if pace.is_traced:
+            passes.append(Pass(place, batch, back, ends[:, place].copy(), start.copy(), start + takes))
         ends[:, place] = passed[place, batch, back] = start + takes
     joined = np.full((lanes, stages, steps), SYNC_SHARE * pace.step_s)
     for (number, place), factor in pace.sync.items():
         joined[number, place] *= factor
     joined = joined * (1 + 0.02 * np.abs(rng.standard_normal(joined.shape))) + ends.max(axis=0)[None]
+    synced = np.stack((ends, np.broadcast_to(joined[0], ends.shape)), axis=2) if pace.is_traced else None
     whole = joined.max(axis=(0, 1)) + OPTIMIZER_SHARE * pace.step_s  # steps
     extra = np.zeros(steps) if pace.extra is None else pace.extra
     step = np.broadcast_to(whole + extra, (ranks, steps)) * (1 + 1e-4 * rng.standard_normal((ranks, steps)))
     compute = forward + backward
     spent = OPTIMIZER_SHARE * pace.step_s + extra
     comm = np.maximum(step - compute - data - spent, 0.0)
-    return Times(step, compute, forward, backward, comm, data, np.broadcast_to(extra, (ranks, steps)))
-
-
-def from_step(steps: int, first: int, factor: float) -> Floats:
-    """1 before step `first`, `factor` from there on."""
-    return np.where(np.arange(steps) < first, 1.0, factor)
-
-
-def ramp(steps: int, first: int, last: float) -> Floats:
-    """1 before step `first`, then rising evenly to `last`."""
-    return 1.0 + (last - 1.0) * np.clip((np.arange(steps) - first) / max(1, steps - 1 - first), 0.0, 1.0)
+    return Times(step, compute, forward, backward, comm, data, np.broadcast_to(extra, (ranks, steps)), tuple(passes), synced)

@@ -42,7 +42,9 @@ CLASS: Final[Mapping[str, str]] = {"slow_of_unknown_rank": "unanswerable"}
 def _goes_on(run: Run) -> None:
     """All steps are made; somebody looks while it trains. Timings are what tells."""
     run.has_timings = True
+    run.may_trace()
     run.plays(until=run.num_steps)
+    run.traces()
     run.scene.recorder.is_there = False
     run.scene.stacks.is_there = False
 
