@@ -352,7 +352,8 @@ class TestFirstException:
             ("shm_full", {}, "storage_error"),
             ("loss_nan", {"exception": "FloatingPointError"}, "not_finite"),
             ("python_traceback", {"exception": "ValueError", "sample_ids": ["doc-17"]}, "bad_sample"),
-            ("python_traceback", {"exception": "UnicodeDecodeError", "frames": ["__getitem__ (data/dataset.py:5)"]}, "in_data_code"),
+            ("python_traceback", {"exception": "UnicodeDecodeError", "frames": ["__getitem__ (data/dataset.py:5)"]}, "unreadable_data"),
+            ("python_traceback", {"exception": "AttributeError", "frames": ["__getitem__ (data/dataset.py:5)"]}, "in_data_code"),
             ("python_traceback", {"exception": "RuntimeError", "text": "DataLoader timed out after 120 seconds"}, "loader_timed_out"),
             (
                 "python_traceback",
