@@ -9,6 +9,7 @@ without a zone differs from an instant of the same file, rank or host by a multi
 from __future__ import annotations
 
 import heapq
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -80,10 +81,10 @@ class Clocks:
         if evidence_id not in self._zones:
             self._zones[evidence_id] = self._zone(evidence_id)
         zone = self._zones[evidence_id]
-        near = self._span
+        near = self._span[1] if self._span is not None else self._last_day
         if zone is None or near is None:
             return None
-        local = filled(local_text, near[1] + timedelta(seconds=zone))
+        local = filled(local_text, near + timedelta(seconds=zone))
         return (local - timedelta(seconds=zone)).replace(tzinfo=UTC) if local is not None and _is_sane(local.replace(tzinfo=UTC)) else None
 
     def order(self, one: tuple[datetime | None, str | None], two: tuple[datetime | None, str | None]) -> int | None:
@@ -159,6 +160,14 @@ class Clocks:
         return _wide(span for spans in (self._by_evidence, self._by_rank) for span in spans.values())
 
     @cached_property
+    def _last_day(self) -> datetime | None:
+        """The latest stamp without zone of the job's logs that has its year, taken as UTC: where no instant is told, it tells years and days."""
+        days = [
+            day for naive in self._local.values() if not naive.is_kernel for text in naive.stamps if (day := _with_year(text)) is not None
+        ]
+        return max(days, default=None)
+
+    @cached_property
     def _by_evidence(self) -> dict[str, Instants]:
         """evidence_id -> first and last UTC instant of a log."""
         found: dict[str, list[Instants]] = defaultdict(list)
@@ -201,11 +210,14 @@ class Clocks:
         """Local time minus UTC of a file, s: told by steps that another file dates, by what was noted of its host, or by the one shift that fits.
 
         The shift must bring its stamps to the instants of the same file, else of its ranks, else of the job; so must the zone of its host, as
-        programs in a container may have another one. A kernel's log goes back for weeks: for it any shift would do.
+        programs in a container may have another one. A kernel's log goes back for weeks: for it any shift would do. Where nothing of the job tells
+        an instant, what was noted of all its hosts is all there is.
         """
         naive = self._local.get(evidence_id)
-        if naive is None or self._span is None:
+        if naive is None:
             return None
+        if self._span is None:
+            return self._noted_alone(naive)
         by_step = self._step_zones
         if evidence_id in by_step:
             return by_step[evidence_id]
@@ -222,6 +234,12 @@ class Clocks:
             return noted
         alike = {zone for zone in by_step.values() if zone in fitting}
         return alike.pop() if len(alike) == 1 else fitting[0] if len(fitting) == 1 else None
+
+    def _noted_alone(self, naive: _Naive) -> float | None:
+        """The zone that was noted of each host that a log speaks of (of all noted hosts where it names none), if that is one and the same."""
+        hosts = naive.hosts or {self._host_of[rank] for rank in naive.ranks if rank in self._host_of} or self._host_zones.keys()
+        zones = {self._host_zones.get(host) for host in hosts}
+        return zones.pop() if len(zones) == 1 else None
 
     @cached_property
     def _step_zones(self) -> dict[str, float]:
@@ -264,6 +282,16 @@ def _after(at: datetime, seconds: float) -> datetime | None:
     except (OverflowError, ValueError):  # beyond the year 9999; not a number
         return None
     return later if _is_sane(later) else None
+
+
+def _with_year(text: str) -> datetime | None:
+    """A stamp without zone as if it were UTC; None where it lacks its year, or cannot be."""
+    if not re.match(r"2[01]\d\d-", text):
+        return None
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def _is_sane(at: datetime) -> bool:

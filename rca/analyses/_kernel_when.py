@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -40,6 +41,9 @@ BEFORE: Final = timedelta(minutes=1)  # a record so long before the first sign o
 AFTER: Final = timedelta(seconds=GAP_S)
 NEAR_THE_END: Final = timedelta(hours=1)  # of the logs: without other evidence, older records may be of another job
 LAST_WORDS_S: Final = 60.0  # a panic so near the end of its host's log ended the host: what follows is its trace
+MEMORY_USED_UP: Final = frozenset({"gpu_memory_used_up", "host_memory_used_up"})
+RAISED: Final = frozenset({"raised", "in_data_code"})
+ITS_OWN: Final = re.compile(r"^(?:builtins\.)?(?:Value|Type|Key|Index|Attribute|Name|Import|ModuleNotFound|ZeroDivision)Error$")
 DEVICE_ERRORS: Final = frozenset({"gpu_memory_error", "gpu_error", "illegal_access"})  # what victims of a lost link raise
 
 
@@ -116,7 +120,8 @@ def after_the_end(record: Record, told: Story, faults: Sequence[tuple[Fault, fro
     """Whether a record is later than the stop of the job, or than the first faults in the logs of ranks on other hosts.
 
     What a lost link does to other GPUs their programs may notice before the driver names the link: that ends nothing. A fault is
-    earlier than the time-outs that its rank wrote below it, and those of the record's own host tell whether the record came after them.
+    earlier than the time-outs that stand below it, and those of the record's own host tell whether the record came after them. Where no
+    clock tells, what only a program does by itself needs no device of another host to break first.
     """
     if told.stop.is_asked and told.stop.began is not None and told.logs.order(record.line, told.stop.began) == 1:
         return True
@@ -128,10 +133,23 @@ def after_the_end(record: Record, told: Story, faults: Sequence[tuple[Fault, fro
         is_late = bool(below) and _is_after_time_outs(
             record, told.logs
         )  # the fault was there before the job was given up, the record was not
-        if not is_late and told.logs.order(record.line, _latest(fault.line, below)) != 1:
+        order = told.logs.order(record.line, _latest(fault.line, below))
+        if not is_late and order != 1 and not (order is None and _is_programs_own(fault)):
             return False
         is_later = True
     return is_later
+
+
+def _is_told_later(record: Record, told: Story) -> bool:
+    """Whether clocks say that a record is later than the stop, or than a fault in the logs."""
+    lines = [fault.line for fault in told.first] + ([told.stop.began] if told.stop.is_asked and told.stop.began is not None else [])
+    return _is_after_time_outs(record, told.logs) or any(told.logs.order(record.line, line) == 1 for line in lines)
+
+
+def _is_programs_own(fault: Fault) -> bool:
+    """Whether only the rank's own program can have done it: used up memory, a wrong type or key. Assertions check devices and numbers too, and what
+    is not of Python's own classes may be what communication or a driver raised."""
+    return fault.kind in MEMORY_USED_UP or (fault.kind in RAISED and ITS_OWN.search(fault.line.exception or "") is not None)
 
 
 def _latest(line: Line, below: Sequence[Line]) -> Line:
@@ -140,10 +158,8 @@ def _latest(line: Line, below: Sequence[Line]) -> Line:
 
 
 def _time_outs_below(line: Line, logs: JobLogs) -> list[Line]:
-    """Time-outs that the rank of a line wrote after it into its own log. They go to the same unbuffered stream as a traceback; what a program prints
-    may come late."""
-    if line.evidence_id not in logs.own_logs:
-        return []
+    """Time-outs that stand below a line in its file. They go to the same unbuffered stream as a traceback; what a
+    program prints may come late."""
     return [
         o
         for o in logs.lines
@@ -176,7 +192,11 @@ def reasons(
         key = r.line.evidence_id, r.line.record
         if key in inside:
             found[key] = (
-                "the job made more steps after it" if was_outlived(r, steps, told.logs) else "the job had failed or was stopped by then"
+                "the job made more steps after it"
+                if was_outlived(r, steps, told.logs)
+                else "the job had failed or was stopped by then"
+                if _is_told_later(r, told)
+                else "a program of another host failed by itself, and no clock tells that this was before"
             )
         elif r.line.at is not None and span is None:
             found[key] = "the logs go on for long after it, and when the job ran is not told"
