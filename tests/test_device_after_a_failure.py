@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from _house import diagnose_in_memory
 
 LOST = "[{at}] NVRM: Xid (PCI:0000:2a:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
@@ -22,21 +21,21 @@ TIMED_OUT = (
 
 
 @pytest.mark.parametrize(
-    ("error", "lost_at", "has_zone", "cause"),
+    ("error", "lost_at", "zone_s", "cause"),
     [
-        (PROGRAM, "Fri Oct 10 23:27:34 2025", True, "user_exception"),  # the job had been given up by then
-        (PROGRAM, "Fri Oct 10 23:27:34 2025", False, "user_exception"),  # no clock tells; no GPU of another host does this
-        (PROGRAM, "Fri Oct 10 22:53:00 2025", True, "user_exception"),  # the job made steps after it
-        ("RuntimeError: something of the other end went wrong", "Fri Oct 10 23:15:00 2025", True, "gpu_fault"),
-        ("RuntimeError: CUDA error: unspecified launch failure", "Fri Oct 10 23:05:00 2025", True, "gpu_fault"),
+        (PROGRAM, "Fri Oct 10 23:27:34 2025", 0, "user_exception"),  # the job had been given up by then
+        (PROGRAM, "Fri Oct 10 23:27:34 2025", None, "user_exception"),  # no clock tells; no GPU of another host does this
+        (PROGRAM, "Fri Oct 10 22:53:00 2025", 0, "user_exception"),  # the job made steps after it
+        ("RuntimeError: something of the other end went wrong", "Fri Oct 10 23:15:00 2025", 0, "gpu_fault"),
+        ("RuntimeError: CUDA error: unspecified launch failure", "Fri Oct 10 23:05:00 2025", 0, "gpu_fault"),
     ],
 )
 def test_what_only_a_program_does_needs_no_device_of_another_host(
-    tmp_path: Path, error: str, lost_at: str, has_zone: bool, cause: str
+    tmp_path: Path, error: str, lost_at: str, zone_s: int | None, cause: str
 ) -> None:
     (tmp_path / "map.json").write_text(json.dumps({"ranks": [{"rank": n, "host": f"host-{n}", "local_rank": 0} for n in range(2)]}))
-    if has_zone:
-        (tmp_path / "hosts.json").write_text(json.dumps({f"host-{n}": {"zone_offset_s": 0} for n in range(2)}))
+    if zone_s is not None:
+        (tmp_path / "hosts.json").write_text(json.dumps({f"host-{n}": {"zone_offset_s": zone_s} for n in range(2)}))
     (tmp_path / "host-1.dmesg.log").write_text(LOST.format(at=lost_at))
     (tmp_path / "rank_0.log").write_text(STEPS + TRACEBACK.format(error=error))
     (tmp_path / "rank_1.log").write_text(STEPS + TIMED_OUT.format(at="14:02"))
