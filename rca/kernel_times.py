@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from rca.kernel_tracks import DRIFT, SAME_BOOT_S, Boots, Placed, Spot, Track, after, sane, seams_of, tracks_of
@@ -133,7 +132,7 @@ def _noted(case: Tables) -> tuple[dict[str, datetime], dict[str, float]]:
 def _names(case: Tables) -> dict[str, str]:
     """evidence_id -> name of the file."""
     rows = case.table("evidence").select("evidence_id", "path").drop_nulls().collect()
-    return {id_: PurePosixPath(path).name for id_, path in rows.iter_rows()}
+    return {id_: path.rstrip("/").rpartition("/")[2] for id_, path in rows.iter_rows()}
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,14 @@ class JobLogs:
 
     def ranks_on(self, host: str | None) -> tuple[int, ...]:
         """Ranks of a host, sorted."""
-        return tuple(sorted(rank for rank, name in self.hosts.items() if name == host))
+        return self._by_host.get(host or "", ())
+
+    @cached_property
+    def _by_host(self) -> Mapping[str, tuple[int, ...]]:
+        found: dict[str, list[int]] = {}
+        for rank, host in sorted(self.hosts.items()):
+            found.setdefault(host, []).append(rank)
+        return {host: tuple(ranks) for host, ranks in found.items()}
 
     def hosts_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
         """Their hosts, each once, sorted."""

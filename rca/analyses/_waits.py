@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from itertools import combinations, groupby
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -53,11 +55,9 @@ def build_waits(case: Tables) -> Waits:
     _add_failed(first, progress["ends"], enqueued, members, dumped)
     last = {row["rank"]: _call(row) for row in progress["last"].iter_rows(named=True)}
     hidden = "gloo" in dumps["backend"].to_list() and not progress["has_p2p"]
-    held = frozenset(
-        row["rank"]
-        for row in status.iter_rows(named=True)
-        if row["rank"] in torn | (dumped - read) and (row["last_completed"] or 0) < (row["last_enqueued"] or 0)
-    )
+    headers = torn | (dumped - read)  # ranks of which the header alone tells how far they came
+    reached = status.select("rank", "last_completed", "last_enqueued").iter_rows()
+    held = frozenset(rank for rank, ended, made in reached if rank in headers and (ended or 0) < (made or 0))
     waits = Waits(members, dumped, read, first, enqueued, last, hidden, inferred, torn, held)
     pairs = _pairs(calls) if progress["has_p2p"] else {}
     for rank, call in sorted(first.items()):
@@ -87,10 +87,13 @@ def _places(calls: pl.LazyFrame, awaited: set[tuple[str, int]]) -> dict[tuple[st
         .sort("rank", "record_id")
         .collect()
     )
+    orders: Counter[tuple[tuple[str, int], ...]] = Counter()
+    for _, rows in groupby(made.select("rank", "kind", "collective_seq_id").iter_rows(), key=itemgetter(0)):
+        orders[tuple((kind, seq) for _, kind, seq in rows)] += 1
     before: Counter[tuple[tuple[str, int], tuple[str, int]]] = Counter()
-    for _, rows in made.group_by("rank", maintain_order=True):
-        order = list(zip(rows["kind"], rows["collective_seq_id"], strict=True))
-        before.update((one, two) for place, one in enumerate(order) for two in order[place + 1 :])
+    for order, ranks in orders.items():  # few: ranks of one stage run one program
+        for pair in combinations(order, 2):
+            before[pair] += ranks
     ahead = {key: sum(before[other, key] > before[key, other] for other in awaited) for key in awaited}
     return {key: ahead[key] for key in awaited}
 
@@ -175,13 +178,13 @@ def _reach(
     enqueued: Reach = {}
     finished: Reach = {}
     kinds = {group_kind(g) for g in status.filter(pl.col("counts") == "calls")["group_id"].to_list()}
-    for row in status.iter_rows(named=True):
-        if row["counts"] == "collectives" or (row["counts"] == "unknown" and group_kind(row["group_id"]) not in kinds):
-            key = (row["rank"], row["group_id"])
-            if row["last_enqueued"] is not None:
-                enqueued[key] = max(row["last_enqueued"], 0)
-            if row["last_completed"] is not None and row["last_completed"] >= 0:
-                finished[key] = row["last_completed"]
+    told = status.select("rank", "group_id", "counts", "last_enqueued", "last_completed")
+    for rank, group, counts, made, ended in told.iter_rows():
+        if counts == "collectives" or (counts == "unknown" and group_kind(group) not in kinds):
+            if made is not None:
+                enqueued[rank, group] = max(made, 0)
+            if ended is not None and ended >= 0:
+                finished[rank, group] = ended
     for rank, group, made, done, opened in progress["by_group"].iter_rows():
         if rank in torn:
             continue

@@ -236,10 +236,10 @@ def _anchor(rows: pl.DataFrame) -> tuple[str, int] | None:
 
 def _classes(rows: pl.DataFrame) -> list[list[int]]:
     """Ranks that made the same last calls before the anchor, where at least MIN_SISTERS did."""
-    before = rows.filter(pl.col("record_id") < pl.col("start")).sort("rank", "record_id").select("rank", "kind", "content")
+    before = rows.filter(pl.col("record_id") < pl.col("start")).sort("rank", "record_id").group_by("rank", maintain_order=True)
     programs: dict[int, _Program] = {rank: [] for rank in rows["rank"].unique().to_list()}
-    for rank, kind, content in before.iter_rows():
-        programs[rank].append((kind, content))
+    for rank, kind, content in before.agg("kind", "content").iter_rows():
+        programs[rank] = list(zip(kind, content, strict=True))
     kinds = {rank: _by_kind(program) for rank, program in programs.items()}
     classes: list[list[int]] = []
     for rank in sorted(programs, key=lambda r: (-len(programs[r]), r)):
@@ -270,7 +270,7 @@ def _parting(sisters: Sequence[int], orders: Later, contents: Later, tail: _Tail
     found: dict[int, Finding] = {}
     for kind in sorted({k for rank in sisters for k in contents[rank]}):
         lists = {rank: contents[rank].get(kind, ()) for rank in sisters}
-        if len({tuple(v[: min(map(len, lists.values()))]) for v in lists.values()}) == 1 and len(set(map(len, lists.values()))) == 1:
+        if len({tuple(v) for v in lists.values()}) == 1:
             continue  # all alike
         for place in range(max(map(len, lists.values()))):
             here = {rank: v[place] for rank, v in lists.items() if len(v) > place and rank not in found}
