@@ -65,7 +65,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-@pytest.mark.parametrize("job", [Job(tp=4, pp=2, dp=4, order="tp-pp-dp"), Job(tp=4, dp=4, cp=2, ep=2, order="tp-cp-dp")], ids=["pp", "cp_ep"])
+@pytest.mark.parametrize(
+    "job", [Job(tp=4, pp=2, dp=4, order="tp-pp-dp"), Job(tp=4, dp=4, cp=2, ep=2, order="tp-cp-dp")], ids=["pp", "cp_ep"]
+)
 def test_small_play_leaves_every_rank_where_the_whole_one_does(job: Job, faults: tuple[Fault, ...]) -> None:
     small = played(job, faults)
     plans, _, stuck = plan(job, faults)
@@ -150,5 +152,7 @@ def test_rows_of_1024_ranks() -> None:
     assert found["collectives"].height == LARGE.world_size * scene.recorder.settings.buffer
     assert found["evidence"]["evidence_id"].n_unique() == found["evidence"].height
     groups = LARGE.groups()
-    by_group = found["collectives"].filter(pl.col("group_id").str.starts_with("tp:")).group_by("group_id").agg(pl.col("rank").unique().sort())
+    by_group = (
+        found["collectives"].filter(pl.col("group_id").str.starts_with("tp:")).group_by("group_id").agg(pl.col("rank").unique().sort())
+    )
     assert set(map(tuple, by_group["rank"].to_list())) == set(groups["tp"])

@@ -103,7 +103,7 @@ class Copies:
         spread = pl.concat([lists.select(frame.columns), self._with_own_places(single).select(frame.columns)])
         long = told.filter(~is_short).select("group_id", "first").unique().join(own, on=["first", "group_id"], how="inner")
         kinds = {axis: id_.partition(":")[0] for id_, axis in long.select("group_id", "axis").iter_rows()}
-        lists = [spread]
+        found = [spread]
         for axis, kind in kinds.items():
             for members, digits in zip(self.seats[axis].members.tolist(), self.seats[axis].ids, strict=True):
                 by = next((files[rank] for rank in members if rank in files), None)
@@ -116,8 +116,8 @@ class Copies:
                         "group_rank": list(range(len(members))),
                     }
                     rows = TABLES["memberships"].frame({**data, "is_inferred": False, "job_id": "job-0", "attempt": 0}, height=len(members))
-                    lists.append(rows)
-        return pl.concat(lists).unique(["evidence_id", "group_id", "rank"], keep="first", maintain_order=True)
+                    found.append(rows)
+        return pl.concat(found).unique(["evidence_id", "group_id", "rank"], keep="first", maintain_order=True)
 
     def _with_own_places(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Memberships of ranks that their own files tell of, with the place of each in its group where the members are listed."""
@@ -207,17 +207,17 @@ class _Seats:
     names: list[str]
 
     def id_of(self, rank: int) -> str:
-        return self.ids[self.group[rank]]
+        return self.ids[int(self.group[rank])]
 
     def name_of(self, rank: int) -> str:
-        return self.names[self.group[rank]]
+        return self.names[int(self.group[rank])]
 
 
 def _seats(scene: Scene) -> dict[str, _Seats]:
     by_axis: dict[str, dict[int, tuple[int, ...]]] = {}
     for mine in scene.play.groups:
-        for axis, group in mine.items():
-            by_axis.setdefault(axis, {})[group.number] = group.members
+        for axis, one in mine.items():
+            by_axis.setdefault(axis, {})[one.number] = one.members
     found = {}
     for axis, groups in by_axis.items():
         members = np.array(list(groups.values()))

@@ -37,7 +37,7 @@ class Played:
 
     def plan(self, rank: int) -> Plan:
         """What a rank does, in its own groups."""
-        return self.plans[self.of[rank]]._replace(groups=self.groups[rank])
+        return self.plans[int(self.of[rank])]._replace(groups=self.groups[rank])
 
     def finished(self, rank: int) -> int:
         """Calls that ended on this rank."""
@@ -49,17 +49,17 @@ class Played:
 
     def is_waiting(self, rank: int) -> bool:
         """True where a rank has arrived at a call that never ended."""
-        mine = self.of[rank]
+        mine = int(self.of[rank])
         return len(self.done[mine]) < self.plans[mine].limit
 
     def waits_in(self, rank: int) -> Op | None:
         """The call that never ended and that the rank's GPU stands in; None where it waits for none."""
-        mine = self.of[rank]
+        mine = int(self.of[rank])
         return self.plans[mine].program.ops[len(self.done[mine])] if self.is_waiting(rank) else None
 
     def blocks_in(self, rank: int) -> Op | None:
         """The call that the rank's CPU stands in: with NCCL often a later one, as calls return before they end."""
-        mine = self.of[rank]
+        mine = int(self.of[rank])
         if not self.is_waiting(rank):
             return None
         made = enqueued(self.plans[mine], len(self.done[mine]), blocking=self.job.backend == "gloo")
@@ -95,7 +95,7 @@ class _Alike(NamedTuple):
 
 
 def _alike(job: Job, faults: Sequence[Fault]) -> dict[str, _Alike]:
-    """What looks alike along each axis: no fault tells such places apart. dp counts blocks of ep ranks. A group of several stays one of two at least."""
+    """What looks alike along each axis: no fault tells such places apart. dp counts blocks of ep ranks; a group of several stays one of two."""
     marks = np.zeros(job.world_size, dtype=np.int64)
     for number, fault in enumerate(faults):
         marks[list(fault.ranks)] += 1 << number
@@ -114,11 +114,13 @@ def _shown(job: Job, small: Job, axes: Mapping[str, _Alike]) -> np.ndarray:
     """Per rank of the small job the rank of the large one that it plays."""
     t, c, d, p = small.places.T
     big_d = np.array(axes["ep"].shown)[d % small.ep] + job.ep * np.array(axes["dp"].shown)[d // small.ep]
-    return job.grid[np.array(axes["tp"].shown)[t], np.array(axes["cp"].shown)[c], big_d, p]
+    shown: np.ndarray = job.grid[np.array(axes["tp"].shown)[t], np.array(axes["cp"].shown)[c], big_d, p]
+    return shown
 
 
 def _classes(job: Job, small: Job, axes: Mapping[str, _Alike]) -> np.ndarray:
     """Per rank of the large job the rank of the small one that stands for it."""
     t, c, d, p = job.places.T
     small_d = axes["ep"].of[d % job.ep] + small.ep * axes["dp"].of[d // job.ep]
-    return small.grid[axes["tp"].of[t], axes["cp"].of[c], small_d, p]
+    classes: np.ndarray = small.grid[axes["tp"].of[t], axes["cp"].of[c], small_d, p]
+    return classes

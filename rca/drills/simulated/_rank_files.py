@@ -1,4 +1,4 @@
-"""The files that every rank leaves: recorder dumps and stack dumps. Ranks whose files tell the same but for the rank, clock and process share one entry."""
+"""The files that every rank leaves: recorder and stack dumps. Ranks whose files say the same but for rank, clock and process share one entry."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ def stack_index(scene: Scene) -> bytes | None:
                         "format": "json" if evidence.format == "json" else "txt",
                         "rc": 1 if process.failed else 0,
                         "err": process.failed,
-                    }  # fmt: skip
+                    }
                 )
     return json.dumps(rows, indent=1).encode()

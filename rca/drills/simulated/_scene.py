@@ -135,7 +135,11 @@ class Scene:
         stretch = window * 1e9 / max(self.play.span_ns, 1)
         began = self.at(self.job.earlier_steps + 1)
         return replace(
-            self.recorder.settings, began_ns=int(began.timestamp() * 1e9), stretch=stretch, gpus_per_host=self.world.gpus_per_host
+            self.recorder.settings,
+            began_ns=int(began.timestamp() * 1e9),
+            stretch=stretch,
+            gpus_per_host=self.world.gpus_per_host,
+            stacks=recorder_stacks(self.style.framework),
         )
 
     def tell(self, cause: str | Sequence[str], ranks: Sequence[int] = (), **more: Any) -> None:

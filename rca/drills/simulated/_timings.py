@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -29,7 +30,7 @@ def timing_files(scene: Scene) -> Iterator[tuple[str, list[str]]]:
         for k in range(steps.step_s.shape[1]):
             if np.isnan(values["step_s"][rank, k]):
                 continue
-            line = {"rank": rank, "step": steps.first + k}
+            line: dict[str, Any] = {"rank": rank, "step": steps.first + k}
             if steps.has_started_at:
                 line["t_start_ns"] = int(starts[rank, k])
             line["dur_s"] = float(values["step_s"][rank, k])
@@ -97,4 +98,5 @@ def _starts_ns(scene: Scene, steps: Steps) -> np.ndarray:
     skew = hosts[np.arange(scene.world.world_size) // scene.world.gpus_per_host]
     ends = np.cumsum(spans, axis=1)
     first = round(scene.at(scene.fault_step).timestamp() * 1e9) - ends[:, min(scene.fault_step - steps.first, spans.shape[1]) - 1]
-    return first[:, None] + ends - spans + skew[:, None]
+    begins: np.ndarray = first[:, None] + ends - spans + skew[:, None]
+    return begins

@@ -150,11 +150,14 @@ def checkpoint_stuck(scene: Scene) -> None:
         (
             (("fsync", "checkpoint_io.py", 58), ("write_shard", "checkpoint_io.py", 81)),
             (("open", "pathlib.py", 1044), ("_write", "checkpoint_io.py", 30)),
-            (("_write_item", "torch/distributed/checkpoint/filesystem.py", 360), ("_write_files_from_queue", "torch/distributed/checkpoint/filesystem.py", 430),
-             ("write_data", "torch/distributed/checkpoint/filesystem.py", 680)),
+            (
+                ("_write_item", "torch/distributed/checkpoint/filesystem.py", 360),
+                ("_write_files_from_queue", "torch/distributed/checkpoint/filesystem.py", 430),
+                ("write_data", "torch/distributed/checkpoint/filesystem.py", 680),
+            ),
             (("write", "fsspec/implementations/local.py", 366), ("_save", "torch/serialization.py", 1148)),
         )
-    )  # fmt: skip
+    )
     _hang(scene, rank, "start", (Thread(inner + framework.save),))
     run = hang_evidence(scene, [rank])
     is_told = rng.random() < 0.5
