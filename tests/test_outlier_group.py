@@ -112,13 +112,14 @@ def test_blooms_hang_has_no_dominant_group_and_names_the_rank_in_its_loader(tmp_
     with read_folder(tmp_path) as read:
         case = MemoryCase(read)
         finding = found(case)
-        assert (finding.sign, finding.ranks, finding.numbers["sizes"]) == ("lone_loader", (4,), [4, 4, 4, 3, 1])
+        assert (finding.sign, finding.ranks, finding.numbers["sizes"]) == ("lone_loader_thread", (4,), [4, 4, 4, 3, 1])
         assert finding.numbers["num_stages"] == 0, "no stage has a rule"
         assert finding.numbers["is_code"]
         assert "no host is evicted for what code does" in finding.says
         assert eviction_plan([finding], roster(case)) is None
         judgement = judge(case)
-        assert (judgement.verdict.ranks, judgement.advice.evict_hosts, judgement.advice.action) == ((4,), (), "retry")
+        assert (judgement.verdict.ranks, judgement.verdict.layer) == ((4,), "software")
+        assert (judgement.advice.evict_hosts, judgement.advice.action) == ((), "fix_code")
 
 
 @pytest.mark.skipif(not BLOOM.is_file(), reason="../shared/figures is not there: the published stacks are no part of this tree")

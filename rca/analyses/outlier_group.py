@@ -21,10 +21,13 @@ Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5). The per-stage rule an
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import polars as pl
 
 from rca.analyses._group_cover import Cover, cover, numbers_of, parts
 from rca.analyses._group_peers import ACTS, COLLECTIVE, HIDDEN, P2P, Apart, apart, copies, label, typical
@@ -44,6 +47,7 @@ SIGNS = {
     "group_apart": Sign("stack", ("unknown",)),
     "group_apart_unsure": Sign("stack", (), is_note=True),
     "lone_loader": Sign("stack", ("data_stall", "storage_stall", "code_hang")),
+    "lone_loader_thread": Sign("stack", ("code_hang", "data_stall", "storage_stall")),
     "lone_saver": Sign("stack", ("storage_stall", "code_hang")),
     "lone_place": Sign("stack", ("unknown",)),
 }
@@ -55,6 +59,9 @@ WAITING_SHARE: Final = 0.5  # of all ranks that must wait for others, or there i
 # steps last. A rank that is caught elsewhere each time is no chance then, and one of a group even less.
 FROZEN_SAMPLES, FROZEN_SHARE, FROZEN_S = 3, 0.9, 10.0
 MIN_SAMPLES: Final = 2  # of most ranks, for more than a note
+THREAD_WAIT: Final = re.compile(
+    r"(?:wait|Condition\.wait|get|SimpleQueue\.get) \((?:\S*/)?(?:threading|queue)\b|(?:\S*/)?(?:threading|queue):(?:\S*\.)?(?:wait|get)\b"
+)
 MAX_CITES: Final = 6
 MAX_SIZES: Final = 8  # groups of like stacks that the text tells
 
@@ -172,6 +179,8 @@ def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
     """The one rank that does not wait for others."""
     view = job.view(rank)
     sign = {"dataloader": "lone_loader", "checkpoint": "lone_saver"}.get(view.activity, "lone_place")
+    if sign == "lone_loader" and not job.apart.num_stages and _waits_inside(job, view):
+        sign = "lone_loader_thread"
     others = tuple(r for r in job.apart.ranks if r != rank)
     says = f"rank {rank} alone does not wait for others: it is {_place(view)}"
     if others:
@@ -188,6 +197,13 @@ def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
         explains=tuple(sorted(job.everyone - {rank})), cites=_cites(job, (rank, *others)),
         numbers=_numbers(job) | _measures(found) | {"is_code": is_code},
     )  # fmt: skip
+
+
+def _waits_inside(job: _Job, view: View) -> bool:
+    """Whether a loader's wait is for another thread of the same process (the one that pins memory feeds the queue), and no worker was seen that has
+    no data: BLOOM's hang was a lock between such threads (chronicles of 2022-04-30), not storage."""
+    workers = job.case.table("stacks").filter(pl.col("role").str.contains("worker")).head(1).collect()
+    return not workers.height and any(THREAD_WAIT.match(frame) for frame in view.frames[:2])
 
 
 def _without_rule(job: _Job) -> Finding:

@@ -211,8 +211,9 @@ def _has_ended(outcomes: Sequence[Outcome]) -> bool | None:
 
 
 def _plan(verdict: Verdict, findings: Sequence[Finding], roster: Roster) -> EvictionPlan | None:
-    """Whom a group that stands apart would take along; None where a machine is named, or the cause is none of a machine."""
-    if verdict.hosts or verdict.ranks or verdict.layer in NO_GROUP_LAYERS:
+    """Whom a group that stands apart would take along; None where a machine is named, or the cause is none of a machine, or a rank left no stack:
+    all that stand apart may only wait for that one."""
+    if verdict.hosts or verdict.ranks or verdict.layer in NO_GROUP_LAYERS or (roster.ranks_with.get("stacks") and roster.missing("stacks")):
         return None
     return eviction_plan(findings, roster)
 
