@@ -24,6 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from _analyses import HEAD as ANALYSES_HEAD
+from _analyses import SIZES, Judged, measure_analyses
 from _logs import LOGS
 from _readers import HEAD as READER_HEAD
 from _readers import Reading, measure_log
@@ -57,6 +59,11 @@ Beside them, in MB per CPU-second, what it costs to look for one word only: line
 CPU seconds are those of the reading alone, the least of {repeat} run(s); the peak is that of the whole process, libraries included.
 On average {load:.0f} programs wanted a core when the run began: on a busy machine every figure is lower, those of the plain readers, too.
 A log without events shows how fast silence is established; in a flood every line tells an event, and few rows come of it."""
+ANALYSES = """
+## All analyses at once, to 16,384 ranks
+
+A simulated hang of one rank, its tables written directly: 126 calls and some stacks of every rank, steps and numbers of each, logs, a map.
+CPU and wall seconds are those of all analyses, without the making of the tables; the peak is that of the whole process, the making included."""
 HEAD = ("case", "program", "CPU s", "wall s", "peak MB", "ranks", "group", "its answer")
 
 
@@ -66,13 +73,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.write_docs:
         DOCS.write_text(_page(json.loads((OUT / "results.json").read_text())))
         return 0
-    names = [] if args.readers else ["tpdp_64"] if args.quick else [args.only] if args.only else list(NAMES)
+    names = [] if args.readers or args.analyses else ["tpdp_64"] if args.quick else [args.only] if args.only else list(NAMES)
     tools = [tool for tool in TOOLS if tool != "torchfrtrace" or not args.no_torchfrtrace]
     results: dict[str, Any] = {"machine": _machine(), "cases": {}}
     for name in names:
         results["cases"][name] = _case(name, tools, repeat=args.repeat)
         _keep(results)
-    if not args.only:
+    if args.analyses or not (args.only or args.readers):
+        results["analyses"] = _analyses(SIZES[:1] if args.quick else SIZES)
+        _keep(results)
+    if not args.only and not args.analyses:
         results["readers"] = _readers(QUICK_MB if args.quick else SIZES_MB, repeat=args.repeat)
         _keep(results)
     return 0
@@ -82,6 +92,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="64 ranks only, and small logs")
     parser.add_argument("--readers", action="store_true", help="the readers of logs only")
+    parser.add_argument("--analyses", action="store_true", help="all analyses on simulated tables of 1,024 to 16,384 ranks only")
     parser.add_argument("--only", choices=NAMES, help="this case only")
     parser.add_argument("--no-torchfrtrace", action="store_true", help="leave torchfrtrace out (minutes at 1,024 ranks)")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each program; median CPU time counts, of a log's reader the least")
@@ -120,6 +131,16 @@ def _readers(sizes_mb: Sequence[int], *, repeat: int) -> dict[str, Any]:
             sys.stderr.write(f"{log.name} {size_mb} MB: {readings[-1].cpu_s:.2f} CPU s\n")
     sys.stdout.write("\n".join(_aligned([READER_HEAD, *(reading.cells for reading in readings)], range(1, 8))) + "\n")
     return {"repeat": repeat, "load": load, "readings": [asdict(reading) for reading in readings]}
+
+
+def _analyses(sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Ask all questions of simulated jobs, the smallest first."""
+    found = []
+    for ranks in sizes:
+        found.append(measure_analyses(ranks))
+        sys.stderr.write(f"analyses at {ranks:,} ranks: {found[-1].cpu_s:.1f} CPU s\n")
+    sys.stdout.write("\n".join(_aligned([ANALYSES_HEAD, *(one.cells for one in found)], range(5))) + "\n")
+    return [asdict(one) for one in found]
 
 
 def _cells(case: str, run: Measurement) -> tuple[str, ...]:
@@ -188,6 +209,9 @@ def _page(results: dict[str, Any]) -> str:
             "|---|---:|---:|---:|---|---|---|",
         ]
         lines += ["| " + " | ".join(_cells(name, Measurement(**run))[1:]) + " |" for run in case["runs"]]
+    if analyses := results.get("analyses"):
+        lines += [ANALYSES, "", f"| {' | '.join(ANALYSES_HEAD)} |", f"|{'---:|' * 5}---|---|"]
+        lines += [f"| {' | '.join(Judged(**one).cells)} |" for one in analyses]
     if readers := results.get("readers"):
         lines += [
             READERS.format(repeat=readers["repeat"], load=readers["load"]),
