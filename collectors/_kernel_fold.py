@@ -16,6 +16,8 @@ __all__ = ["Folder", "Plan"]
 BURST_S: Final = 30.0  # a longer silence ends a burst
 OVER_S: Final = 300.0  # so long after the last line of a burst good news still ends that trouble: a switch that reboots takes minutes
 ROW_S: Final = 600.0  # of a burst that does not end: a new row each ten minutes keeps its rate visible
+TRACE_S: Final = 2.0  # within which the call trace of a task is printed
+HUNG: Final = "hung_task"
 SEVERAL: Final = "several"
 ASKED: Final = "asked"  # `what` of a line that tells only who asked for memory
 LINKS: Final = ("link", "port")  # `what` of a network link that goes down or comes up
@@ -124,6 +126,7 @@ class Folder:
 
     _rows: list[_Row] = field(default_factory=list)
     _open: dict[Key, _Row] = field(default_factory=dict)
+    _hung: dict[str | None, _Row] = field(default_factory=dict)  # host -> the last task that was told to hang
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -178,6 +181,8 @@ class Folder:
                 row.event = replace(event, message=row.event.message)
         for key in plan.own:
             self._open[key] = row
+        if event.kind == HUNG:
+            self._hung[line.host] = row
 
     def _find(self, plan: Plan, stamp: Stamp) -> _Row | None:
         """The growing row that a line belongs to: its own, else one that it completes."""
@@ -189,6 +194,15 @@ class Folder:
                     continue  # begins another kill; only in a reversed file the one who asked comes after the one who was killed
                 return row
         return None
+
+    def waits_in(self, module: str, line: Line) -> None:
+        """A line of a call trace: the first module in that of a task that hangs is what it waits for."""
+        row = self._hung.get(line.host)
+        if row is None or row.event.unit is not None:
+            return
+        silence = gap_s(row.last, line.stamp)
+        if silence is None or 0 <= silence <= TRACE_S:
+            row.event = replace(row.event, unit=module)
 
     def rate_limited(self, gpu: str, host: str | None) -> None:
         """The driver says that it prints only some of the lines of a GPU's time-outs."""
@@ -205,7 +219,7 @@ class Folder:
     def take_rows(self) -> list[dict[str, Any]]:
         """The rows so far, which no longer grow."""
         rows = [row.columns() for row in self._rows]
-        self._rows, self._open = [], {}
+        self._rows, self._open, self._hung = [], {}, {}
         return rows
 
 

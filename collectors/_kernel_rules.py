@@ -11,7 +11,7 @@ from collectors._kernel_event import ADDRESS, MESSAGE_CHARS, Event, gpu_address,
 from rca.catalogues import cached
 from rca.catalogues import rows as catalogue_rows
 
-__all__ = ["markers", "other_event"]
+__all__ = ["FRAME_MARKERS", "markers", "other_event", "waits_in"]
 
 # Words that patterns are made of. Interfaces of containers come and go with them and mean nothing.
 _WORDS: Final[Mapping[str, str]] = {
@@ -35,6 +35,20 @@ _SEVERITIES: Final = (  # how the words for them begin, lower case; the first th
     *(("machine check exception", "uncorrected"), ("machine check", "corrected"), ("cor", "corrected"), ("ce", "corrected")),
 )
 
+FRAME_MARKERS: Final = (
+    "[nvidia",
+    "[nfs",
+    "[sunrpc",
+    "[lustre",
+    "[ptlrpc",
+    "[ceph",
+    "[libceph",
+    "[fuse",
+)  # drivers in which trainers get stuck
+_FRAME: Final = re.compile(
+    r"[\w.]{1,120}\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8} \[(?P<module>\w{1,60})\b"
+)  # one with `?` before it may be a left-over
+
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
@@ -56,9 +70,15 @@ def other_event(body: str) -> Event | None:
     return None
 
 
+def waits_in(body: str) -> str | None:
+    """The module of the kernel whose function a line of a call trace names; None for any other line, and for functions of the kernel proper."""
+    found = _FRAME.match(body.lstrip()) if any(marker in body for marker in FRAME_MARKERS) else None
+    return found["module"] if found else None
+
+
 def markers() -> set[str]:
     """Words of which a line must hold one for any rule to fit."""
-    return {marker for marker, _ in _rules()}
+    return {marker for marker, _ in _rules()} | set(FRAME_MARKERS)
 
 
 @cached

@@ -22,7 +22,7 @@ from collectors._kernel_fold import Folder, Plan
 from collectors._kernel_gpu import GPU_HEADER, ends_bus_loss, gpu_event, lost_from_bus, rate_limited_gpu
 from collectors._kernel_lines import BOOT, BROADCAST, SKIPPED, marked_lines
 from collectors._kernel_prefix import Line, host_name, peel, peel_inner
-from collectors._kernel_rules import other_event
+from collectors._kernel_rules import other_event, waits_in
 from collectors._kernel_slots import Slots
 from collectors._kernel_twins import Twins
 from collectors._lines import blocks, garbage, is_text
@@ -226,6 +226,9 @@ class _Reader:
             return self._lost(line, number), False
         if gpu := rate_limited_gpu(body):
             self.events.rate_limited(gpu, line.host)
+            return None, False
+        if module := waits_in(body):
+            self.events.waits_in(module, line)
             return None, False
         if SKIPPED.match(body):
             self.events.skipped("storage_lustre", line.host)

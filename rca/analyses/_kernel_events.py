@@ -21,7 +21,7 @@ from rca.kernel_record import merged
 from rca.policies import sites_way_out
 from rca.types import Cite, Tables
 
-__all__ = ["CONTAINED", "LOST", "OF_GPUS", "UNNAMED", "Record", "records"]
+__all__ = ["CONTAINED", "LOST", "OF_GPUS", "UNNAMED", "Record", "records", "waits_for_gpus"]
 
 UNNAMED: Final = "?"  # begins what stands for the host of a log that names none
 CONTAINED: Final = 94  # Xid of a memory error that the driver confined to one process
@@ -77,6 +77,11 @@ class Record:
     def name(self) -> str:
         """As people say it."""
         return f"Xid {self.code}" if self.kind == "xid" else f"SXid {self.code}" if self.kind == "sxid" else self.kind.replace("_", " ")
+
+    @property
+    def of_gpus(self) -> bool:
+        """Whether it tells of GPUs, their links or their driver: what no other work of a host brings about."""
+        return self.kind in OF_GPUS or waits_for_gpus(self.kind, self.unit)
 
     @property
     def where(self) -> str:
@@ -176,7 +181,14 @@ def _role(row: Mapping[str, Any]) -> tuple[str, str]:
     if kind in NEEDS_SEVERITY and severity not in ("uncorrected", "fatal"):
         return "info", ""
     role, cause = CAUSE_OF_KIND.get(kind, ("info", ""))
+    if waits_for_gpus(kind, row["unit"]):
+        return role, "host_fault"
     return (role, bus_cause(row)) if kind == "aer" else (role, cause)
+
+
+def waits_for_gpus(kind: str, module: str | None) -> bool:
+    """Whether a task hangs in the driver of the GPUs: no storage keeps it there, and no signal ends it."""
+    return kind == "hung_task" and (module or "").startswith("nvidia")
 
 
 def _role_of_code(kind: str, code: int | None, severity: str | None) -> tuple[str, str]:

@@ -26,6 +26,7 @@ REPEATED: Final = 3  # processes that one GPU failed, and no other GPU did: the 
 REPEATED_UNIT: Final = 2  # the same where it is one and the same multiprocessor
 NAMED_BY: Final = 2  # ends that name a GPU as the other end of their broken link: it is the one
 REPEATING: Final = frozenset({13, 31})  # faults of programs that a broken GPU repeats
+OF_PROCESSES: Final = frozenset({"hung_task", "lockup"})  # kinds that name the process in which the trouble of a host shows
 OF_A_LINK: Final = frozenset({74, 136})  # Xids that may name the link's other end
 _REMOTE: Final = re.compile(r"remote (?:PCI:)?((?:[0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2})")
 
@@ -38,7 +39,15 @@ def chain_heads(records: Sequence[Record]) -> list[Record]:
     heads = [head for chain in by_device.values() if (head := _head(chain)) is not None]
     heads = [head for head in heads if not head.is_sign] or heads
     certain = [head for head in heads if head.role == "root"]
-    return sorted(certain or _unexplained(heads), key=lambda r: (r.at_s, r.host, r.gpu or ""))
+    return sorted((_of_all(head, records) for head in certain or _unexplained(heads)), key=lambda r: (r.at_s, r.host, r.gpu or ""))
+
+
+def _of_all(head: Record, records: Sequence[Record]) -> Record:
+    """A head; where the same trouble of its host holds processes of several ranks, it is of none of them alone."""
+    if head.kind not in OF_PROCESSES or head.line.rank is None:
+        return head
+    held = {r.line.rank for r in records if (r.host, r.kind, r.unit) == (head.host, head.kind, head.unit)}
+    return head if len(held) == 1 else replace(head, line=replace(head.line, rank=None))
 
 
 def _head(chain: Sequence[Record]) -> Record | None:

@@ -18,7 +18,7 @@ from rca.analyses._faults import Story
 from rca.analyses._job_logs import Line, cite_line
 from rca.analyses._kernel_aside import Aside, not_counted
 from rca.analyses._kernel_edges import Link, chain_of, follow
-from rca.analyses._kernel_events import OF_GPUS, Record, records
+from rca.analyses._kernel_events import Record, records
 from rca.analyses._kernel_heads import REPEATING, chain_heads, node_wide, one_end, repeated_on_one
 from rca.analyses._kernel_last import longest_wait_s
 from rca.analyses._kernel_undated import past
@@ -78,9 +78,7 @@ def scene(case: Tables, told: Story) -> Scene:
     dated = [r for r in everything if r.line.at is not None and span is not None]
     in_time = [r for r in dated if span is not None and r.line.at is not None and span[0] - BEFORE <= r.line.at <= span[1] + AFTER]
     if told.logs.span is None:
-        in_time = [
-            r for r in in_time if r.kind in OF_GPUS or (dead is not None and r.line.at is not None and dead[0] <= r.line.at <= dead[1])
-        ]
+        in_time = [r for r in in_time if r.of_gpus or (dead is not None and r.line.at is not None and dead[0] <= r.line.at <= dead[1])]
     in_time += undated_of_the_job(case, told.logs, everything, wait_s)
     steps = last_steps(case, told.logs)
     faults = [(fault, frozenset(told.logs.hosts_of(fault.ranks))) for fault in told.first]
@@ -124,7 +122,7 @@ def scene(case: Tables, told: Story) -> Scene:
 def _without_disks(case: Tables, told: Story, records: Sequence[Record], *, has_others: bool) -> tuple[list[Record], list[Aside]]:
     """The records without those of disks and mounts, where GPUs tell of faults and the job itself says nothing of storage; and these, with why."""
     disks = [r for r in records if r.kind.startswith("storage") and r.line.rank is None]
-    has_others |= any(r.kind in OF_GPUS and not r.is_sign for r in records)
+    has_others |= any(r.of_gpus and not r.is_sign for r in records)
     if not disks or not has_others or speaks_of_storage(case, told):
         return list(records), []
     kept = {id(r) for r in disks}

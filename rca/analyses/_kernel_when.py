@@ -19,7 +19,7 @@ import polars as pl
 
 from rca.analyses._faults import TIMED_OUT, Fault, Story
 from rca.analyses._job_logs import JobLogs, Line
-from rca.analyses._kernel_events import OF_GPUS, Record
+from rca.analyses._kernel_events import Record
 from rca.analyses._kernel_last import GAP_S, last_chain, waited_s
 from rca.analyses._kernel_undated import before_the_end
 from rca.types import Tables
@@ -57,7 +57,7 @@ def of_the_job(logs: JobLogs) -> tuple[datetime, datetime] | None:
 
 def last_records(case: Tables, records: Iterable[Record], wait_s: float) -> tuple[datetime, datetime] | None:
     """First and last of the last chain of records of GPUs; None where the logs go on for long after it."""
-    chain = last_chain((r for r in records if r.line.at is not None and r.kind in OF_GPUS), wait_s)
+    chain = last_chain((r for r in records if r.line.at is not None and r.of_gpus), wait_s)
     moments = [r.line.at for r in chain if r.line.at is not None]
     end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
     if not moments or (end is not None and end - moments[-1] > NEAR_THE_END):
@@ -104,7 +104,7 @@ def last_undated(case: Tables, records: Iterable[Record], wait_s: float) -> list
     placed = [
         replace(r, before_end_s=seconds)
         for r in records
-        if r.kind in OF_GPUS and r.line.at is None and (seconds := counted.get((r.line.evidence_id, r.line.record))) is not None
+        if r.of_gpus and r.line.at is None and (seconds := counted.get((r.line.evidence_id, r.line.record))) is not None
     ]
     chain = last_chain(placed, wait_s)
     return chain if chain and -chain[-1].at_s <= NEAR_THE_END.total_seconds() else []

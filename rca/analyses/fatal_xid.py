@@ -31,7 +31,7 @@ from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, step_at_end
 from rca.analyses._kernel_aside import Aside, aside_words, of_weight
 from rca.analyses._kernel_edges import Link
-from rca.analyses._kernel_events import LOST, UNNAMED, Record
+from rca.analyses._kernel_events import LOST, UNNAMED, Record, waits_for_gpus
 from rca.analyses._kernel_roots import Scene, cites_of, scene
 from rca.analyses._kernel_users import users_of
 from rca.analyses._waits import build_waits
@@ -266,6 +266,8 @@ def _sign(seen: Scene, root: Record) -> str:
         return _SIGN_OF_CAUSE[root.cause]  # the line names a disk or a network adapter
     if root.cause == "nvlink_fault" and root.role == "either" and root.severity == "nonfatal":
         return "nonfatal_link_record"  # the link said itself that it goes on
+    if waits_for_gpus(root.kind, root.unit):
+        return "host_record"
     return _SIGN_OF_KIND.get(root.kind) or _SIGN_OF_CAUSE[root.cause]
 
 

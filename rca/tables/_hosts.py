@@ -26,7 +26,11 @@ DECLARED: Final[tuple[Table, ...]] = (
         Column("pid", INT, "process concerned (for oom: the one killed)"),
         Column("process", TEXT, "name of that process, cut as the kernel cuts it"),
         Column("severity", TEXT, "corrected, uncorrected, fatal, nonfatal (as NVLink and NVSwitch lines say); null = not said"),
-        Column("unit", TEXT, "unit of the chip named in the line; several = the folded lines name more than one; for oom: memcg or host"),
+        Column(
+            "unit",
+            TEXT,
+            "unit of the chip named in the line; several = folded lines name more than one; oom: memcg or host; hung_task: the module it waits in",
+        ),
         Column("link", INT, "NVLink number, -1 = the whole device"),
         Column("caused_by", INT, "Xid that the line itself names as its cause"),
         Column("recovery", TEXT, "what the line says is needed: reset, reboot, drain, drain_reset, imex, none"),
