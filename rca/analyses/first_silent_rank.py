@@ -7,6 +7,7 @@
 4. Of the roots: a rank with a dump (it never made the call), one that alone has not finished what all its peers have, one without a dump.
    Where two of them could be waiting for each other, it is a tie: nobody is accused.
 5. Waits without a root close a ring: the ranks of the smallest ring are reported together, none accused alone.
+6. Where the stacks of the others name no wait, those of the one accused rank tell what keeps it (`_awaited_place`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from rca.analyses._awaited_place import SIGNS as SIGNS_OF_PLACE
+from rca.analyses._awaited_place import awaited_place
 from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, loop_of, main_views, movement, seen
 from rca.analyses._wait_graph import Waits, cite_call
 from rca.analyses._wait_words import SHOWN, awaited_calls, awaited_number, says_absent, says_alone, says_silent, waiting_text
@@ -41,6 +44,7 @@ SIGNS = {
     "host_silent": Sign("silent", ("host_lost", "process_killed", "unknown")),
     "wait_ring": Sign("ring", ("collective_mismatch", "unknown")),
     "tie": Sign("tie", ("unknown",)),
+    **SIGNS_OF_PLACE,
 }  # fmt: skip
 
 MAX_ROOTS_SHARE = 0.25  # more roots than this share of the dumped ranks (and more than MIN_ROOTS) is no accusation but a lack of evidence
@@ -113,6 +117,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(f"{ranks_text(unread, SHOWN)} are awaited and only the headers of their dumps were read")
     scene = _scene(case, waits, views, loop)
     found = _accusations(scene)
+    found += awaited_place(found, views, loop)
     return found if found or scene.silent or scene.absent or scene.alone else _rings(waits)
 
 
