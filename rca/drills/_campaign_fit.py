@@ -4,8 +4,9 @@ What is maximised is the probability of the truth, with a prior around the weigh
 knows less than that. A weight that few incidents touch stays as it was.
 
 1. Incidents count so that causes come as often as they are published to (rca/causes.py), and kinds of one cause equally.
-2. One scale for all weights, then a step for each that enough incidents touch: a normal prior of `spread` bits around scale x hand-set weight.
-3. `spread`, and whether the scale holds for weights that are not fitted, are chosen by what they say of kinds left out.
+2. A step for each weight that enough incidents touch, with a normal prior of `spread` bits around the one set by hand. Not for a cause that none of
+   them has: nothing there could speak for it. No common scale: it would move rows that no incident has touched by what others say.
+3. `spread` is chosen by what the weights say of kinds left out.
 4. The share that stays with `unknown` (surprise) is the one under which the answers to kinds left out are most likely to be as right as they were,
    and one that is sure and wrong more than was seen.
 """
@@ -27,8 +28,7 @@ from rca.weighing import Key
 __all__ = ["Fit", "fit"]
 
 LN2 = float(np.log(2.0))
-SPREADS = (0.5, 1.0, 2.0)  # bits, of the prior around a weight set by hand
-SCALE_SPREAD = 0.3  # of the logarithm of the scale
+SPREADS = (0.25, 0.5, 1.0, 2.0)  # bits, of the prior around a weight set by hand
 MIN_SEEN = 8  # incidents that a weight must touch to be moved
 MIN_KINDS = 2  # kinds that they must come from: what one kind shows may be how that kind is simulated
 LOWEST, HIGHEST = 0.1, 20.0  # bits of a row
@@ -46,9 +46,7 @@ class Fit:
     bits: Mapping[Key, float]
     seen: Mapping[Key, int]  # incidents that a row takes part in
     surprise: float
-    scale: float
     spread: float
-    scales_all: bool
     loss_by_hand: float  # mean log2 loss of the truth on kinds left out: with the weights set by hand
     loss_fitted: float  # and with weights fitted without those kinds
     incidents: int
@@ -143,22 +141,19 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
     """The weights that say most of the truth of these incidents. Deterministic: the same incidents, the same weights."""
     kinds = sorted({one.kind for one in told})
     seen = Counter(key for one in told for key in one.keys)
-    options = [(spread, scales_all) for spread in SPREADS for scales_all in (False, True)]
-    held: dict[Any, Array] = {option: np.zeros((4, len(told))) for option in ("by hand", *options)}
-    weights = _weights(told)
+    held = {spread: np.zeros((4, len(told))) for spread in (0.0, *SPREADS)}  # 0: as set by hand
     for turn in range(min(FOLDS, len(kinds))):
         out = set(kinds[turn::FOLDS])
         inside = [one for one in told if one.kind not in out]
         outside = [number for number, one in enumerate(told) if one.kind in out]
-        for option in options if inside else ():
-            bits, _ = _fitted(inside, by_hand, option[0], scales_all=option[1])
-            held[option][:, outside] = _said([told[number] for number in outside], bits)
-        held["by hand"][:, outside] = _said([told[number] for number in outside], by_hand)
-    losses = {option: float(-(weights * np.log2((1 - IN_FIT) * held[option][0] + 1e-6)).mean()) for option in held}
-    best = min(options, key=lambda option: losses[option])
-    bits, scale = _fitted(told, by_hand, best[0], scales_all=best[1])
-    surprise = _surprise(held[best])
-    return Fit(bits, seen, surprise, scale, *best, losses["by hand"], losses[best], len(told), len(kinds))
+        for spread in held:
+            bits = _fitted(inside, by_hand, spread) if inside and spread else by_hand
+            held[spread][:, outside] = _said([told[number] for number in outside], bits)
+    weights = _weights(told)
+    losses = {spread: float(-(weights * np.log2((1 - IN_FIT) * of[0] + 1e-6)).mean()) for spread, of in held.items()}
+    best = min(SPREADS, key=lambda spread: losses[spread])
+    bits = _fitted(told, by_hand, best)
+    return Fit(bits, seen, _surprise(held[best]), best, losses[0.0], losses[best], len(told), len(kinds))
 
 
 def _weights(told: Sequence[Evidence]) -> Array:
@@ -170,32 +165,30 @@ def _weights(told: Sequence[Evidence]) -> Array:
     return capped
 
 
-def _fitted(told: Sequence[Evidence], by_hand: Mapping[Key, float], spread: float, *, scales_all: bool) -> tuple[dict[Key, float], float]:
-    """Scale and steps together, from where the hand left them."""
+def _fitted(told: Sequence[Evidence], by_hand: Mapping[Key, float], spread: float) -> dict[Key, float]:
+    """Every weight with its step, from where the hand left them."""
     from scipy.optimize import minimize  # type: ignore[import-untyped]
 
     keys = sorted(by_hand)
     hand = np.array([by_hand[key] for key in keys])
     seen = Counter(key for one in told for key in one.keys)
     in_kinds = Counter(key for key, _ in {(key, one.kind) for one in told for key in one.keys})
-    moves = np.array([seen[key] >= MIN_SEEN and in_kinds[key] >= MIN_KINDS for key in keys])
+    causes = {cause for one in told for cause, is_right in zip(one.causes, one.is_right, strict=True) if is_right}
+    moves = np.array([seen[key] >= MIN_SEEN and in_kinds[key] >= MIN_KINDS and key[2] in causes for key in keys])
     problem = _Problem(told, keys, _weights(told))
-    scaled = moves | scales_all
 
-    def bits_of(x: Array) -> Array:
-        moved: Array = np.clip(np.where(scaled, hand * np.exp(x[0]), hand) + np.where(moves, x[1:], 0.0), LOWEST, HIGHEST)
+    def bits_of(steps: Array) -> Array:
+        moved: Array = np.clip(hand + np.where(moves, steps, 0.0), LOWEST, HIGHEST)
         return moved
 
-    def objective(x: Array) -> tuple[float, Array]:
-        bits = bits_of(x)
+    def objective(steps: Array) -> tuple[float, Array]:
+        bits = bits_of(steps)
         value, slope = problem.loss(bits)
-        slope = slope * ((bits > LOWEST) & (bits < HIGHEST))
-        value += float((x[1:] ** 2).sum() / (2 * spread**2) + x[0] ** 2 / (2 * SCALE_SPREAD**2))
-        by_scale = float((slope * np.where(scaled, hand * np.exp(x[0]), 0.0)).sum()) + x[0] / SCALE_SPREAD**2
-        return value, np.concatenate([[by_scale], np.where(moves, slope, 0.0) + x[1:] / spread**2])
+        slope = slope * (moves & (bits > LOWEST) & (bits < HIGHEST))
+        return value + float((steps**2).sum() / (2 * spread**2)), slope + steps / spread**2
 
-    found = minimize(objective, np.zeros(1 + len(keys)), jac=True, method="L-BFGS-B", options={"maxiter": 200})
-    return dict(zip(keys, bits_of(found.x).tolist(), strict=True)), float(np.exp(found.x[0]))
+    found = minimize(objective, np.zeros(len(keys)), jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    return dict(zip(keys, bits_of(found.x).tolist(), strict=True))
 
 
 def _said(told: Sequence[Evidence], bits: Mapping[Key, float]) -> Array:

@@ -45,7 +45,7 @@ CALIBRATING = frozenset(
     {
         *("infinite_loop", "gil_held", "checkpoint_stuck", "gpu_hang_in_kernel", "silent_rank_unseen"),
         *("barrier_skipped", "extra_collective", "mismatched_dtype", "p2p_skipped"),
-        *("network_flap", "network_down_unseen", "slow_machine_by_votes"),
+        *("network_down", "network_flap", "network_down_unseen", "slow_machine_by_votes"),
         *("host_oom", "pod_memory_limit", "segfault", "user_exception", "host_panic", "oom_then_exception"),
         *("gpu_memory", "gpu_firmware_timeout", "illegal_access_once", "host_stuck_in_driver"),
         *("loader_timed_out", "storage_full", "storage_stale_handle"),

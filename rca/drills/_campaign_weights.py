@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from rca.case import MemoryCase
-from rca.catalogues import rows
 from rca.drills import simulated
 from rca.drills._campaign_evidence import Evidence, evidence
 from rca.drills._campaign_fit import MIN_KINDS, MIN_SEEN, Fit, fit
@@ -23,7 +22,7 @@ from rca.weighing import set_by_hand
 __all__ = ["fitted_weights", "told", "write_weights"]
 
 CATALOGUE = Path(__file__).resolve().parents[1] / "catalogue"
-SEEDS = 6  # of each kind and size
+SEEDS = 3  # of each kind and size
 SHOWN_BITS = 0.5  # a change from which on a weight is shown
 COLUMNS = ("analysis", "sign", "cause", "bits", "why", "set_by_hand", "seen")
 
@@ -45,23 +44,22 @@ def fitted_weights(kinds: Sequence[str], *, jobs: int, say: Callable[[str], obje
 
 
 def write_weights(found: Fit) -> Iterator[str]:
-    """Puts the weights into the catalogue, each file at once; says what moved."""
+    """Puts the weights into the catalogue, each file at once; says what moved. A row that was written since the fit began stays as it is."""
     before = set_by_hand()
     table = []
-    for row in rows("bits"):
+    for row in csv.DictReader(io.StringIO((CATALOGUE / "bits.csv").read_text("utf-8"))):
         key = (row["analysis"], row["sign"], row["cause"])
-        table.append(
-            {**{c: row[c] for c in COLUMNS[:3]}, "bits": f"{found.bits[key]:.4g}", "why": row["why"], "set_by_hand": f"{before[key]:g}"}
-            | {"seen": str(found.seen.get(key, 0))}
-        )
+        hand = before.get(key, float(row["set_by_hand"] if row.get("set_by_hand") else row["bits"]))
+        weight = {"bits": f"{found.bits.get(key, hand):.4g}", "set_by_hand": f"{hand:g}", "seen": str(found.seen.get(key, 0))}
+        table.append({**{column: row[column] for column in ("analysis", "sign", "cause", "why")}, **weight})
     _write(CATALOGUE / "bits.csv", COLUMNS, table)
     why = f"most likely share on kinds left out, {found.incidents} simulated incidents of {found.kinds} kinds, and one more than was seen"
     _write(
         CATALOGUE / "calibration.csv", ("figure", "value", "why"), [{"figure": "surprise", "value": f"{found.surprise:.3f}", "why": why}]
     )
     moved = {key: (before[key], bits) for key, bits in found.bits.items() if abs(bits - before[key]) >= SHOWN_BITS}
-    yield f"{found.incidents} incidents of {found.kinds} kinds; scale {found.scale:.3f}, prior spread {found.spread:g} bits"
-    yield f"{'all weights are scaled' if found.scales_all else 'weights seen too rarely stay'} (fewer than {MIN_SEEN} incidents or {MIN_KINDS} kinds)"
+    yield f"{found.incidents} incidents of {found.kinds} kinds; prior of {found.spread:g} bits around the weights set by hand"
+    yield f"weights that fewer than {MIN_SEEN} incidents or {MIN_KINDS} kinds touch stay as they are"
     yield f"mean loss of the truth on kinds left out: {found.loss_by_hand:.3f} bits by hand, {found.loss_fitted:.3f} fitted"
     yield f"surprise {found.surprise:.3f}"
     counts = Counter("moved" if key in moved else "stays" for key in found.bits)

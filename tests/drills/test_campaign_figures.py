@@ -112,8 +112,7 @@ def test_fit_moves_what_many_incidents_contradict_and_leaves_what_few_touch() ->
     found = fit(told, BY_HAND)
     assert found.bits["asked", "hit", "gpu_fault"] - found.bits["asked", "hit", "code_hang"] > 3.0 - 6.0 + 2.0
     assert found.loss_fitted < found.loss_by_hand - 0.5
-    if not found.scales_all:
-        assert found.bits["asked", "rare", "data_stall"] == 5.0
+    assert found.bits["asked", "rare", "data_stall"] == 5.0
     assert found.seen["asked", "rare", "data_stall"] == MIN_SEEN - 1
     assert all(LOWEST <= bits <= HIGHEST for bits in found.bits.values())
     assert (found.incidents, found.kinds) == (60, 5)
