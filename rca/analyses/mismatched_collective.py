@@ -8,6 +8,8 @@
 3. Equal calls hide a gap in the order inside one kind, so the order across kinds is compared too, where somebody waits: a rank that is
    awaited at a call, but has made a later one that all its sisters made only after it, skipped it; a rank alone at a call, where its
    sisters went on to another kind instead, added it.
+4. Where that names nobody and all who are awaited wait themselves, all that was recorded is compared, point to point too: ranks of a stage
+   make the same call at the same number of recording (_program_order).
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from rca.analyses._layout import stages
+from rca.analyses._program_order import parted
 from rca.analyses._wait_graph import Waits, group_kind
 from rca.analyses._waits import build_waits, is_done
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("dumps", "collectives")
-USES = ("memberships", "group_status")
+USES = ("memberships", "group_status", "groups", "ranks", "steps")
 
 _CAUSE = ("collective_mismatch",)
 SIGNS = {
@@ -105,8 +109,30 @@ def analyse(case: Tables) -> Sequence[Finding]:
     odd, undecided = _against_members(tail)
     sisters = {f.ranks[0]: f for f in _against_sisters(tail, waits)}
     found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
+    if not found and waits.first and waits.awaited.keys() <= waits.first.keys():  # all who are awaited wait themselves: orders cross
+        found = {f.ranks[0]: f for f in _against_program(case, waits)}
     found = {rank: replace(f, explains=_held_up(f, waits)) for rank, f in found.items()}
     return [*(found[rank] for rank in sorted(found)), *(finding for pair, finding in undecided if not pair & set(found))]
+
+
+def _against_program(case: Tables, waits: Waits) -> list[Finding]:
+    """Step 4."""
+    found = []
+    for one in parted(case, stages(case), waits.torn):
+        if one.rank in waits.first or one.rank in waits.awaited:
+            call, due = _recorded(case, one.rank, one.order), _recorded(case, one.peer, one.order)
+            found.append(_finding(one.sign, call, due, one.votes))
+    return found
+
+
+def _recorded(case: Tables, rank: int, order: int) -> _Call:
+    """A call by its number of recording, wherever in the record it stands."""
+    row = case.table("collectives").filter((pl.col("rank") == rank) & (pl.col("record_id") == order)).collect().row(0, named=True)
+    seq = row["p2p_seq_id"] if row["is_p2p"] else row["collective_seq_id"]
+    return _Call(
+        rank, row["group_id"] or "?", seq if seq is not None else -1, row["op"] or "?", row["sizes"] or "", row["dtypes"] or "", order, 0,
+        row["evidence_id"], row["record"],
+    )  # fmt: skip
 
 
 def _held_up(finding: Finding, waits: Waits) -> tuple[int, ...]:

@@ -7,12 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rca.case import frames_of, read_all
+from rca.case import MemoryCase, frames_of, read_all
 from rca.drills._synthetic_job import Fault, Job, plan
 from rca.drills._synthetic_run import play
 from rca.drills.simulated import KINDS, Scene, Steps, World, class_of, frames, layouts, simulate, write
 from rca.drills.simulated._play import played
 from rca.errors import UsageError
+from rca.questions import ask
 from rca.reading import Parts
 from rca.sources import inventory
 
@@ -156,3 +157,12 @@ def test_rows_of_1024_ranks() -> None:
         found["collectives"].filter(pl.col("group_id").str.starts_with("tp:")).group_by("group_id").agg(pl.col("rank").unique().sort())
     )
     assert set(map(tuple, by_group["rank"].to_list())) == set(groups["tp"])
+
+
+@pytest.mark.parametrize("kind", ["barrier_skipped", "p2p_skipped"])
+def test_rank_whose_order_of_calls_parts_from_its_stage_is_named(kind: str) -> None:
+    scene = simulate(kind, World(tp=2, pp=2, dp=4, order="tp-dp-pp"), 5)
+    scene.stacks.is_there = False
+    outcome = ask(MemoryCase(frames(scene)), "mismatched_collective")
+    assert {finding.ranks for finding in outcome.findings} == {tuple(scene.truth["first_failing_ranks"])}
+    assert {finding.sign for finding in outcome.findings} <= {"skipped_call", "odd_op"}
