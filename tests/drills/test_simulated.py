@@ -161,7 +161,7 @@ def test_rows_of_1024_ranks() -> None:
 
 @pytest.mark.parametrize("kind", ["barrier_skipped", "p2p_skipped"])
 def test_rank_whose_order_of_calls_parts_from_its_stage_is_named(kind: str) -> None:
-    scene = simulate(kind, World(tp=2, pp=2, dp=4, order="tp-dp-pp"), 5)
+    scene = simulate(kind, World(tp=2, pp=2, dp=4, order="tp-dp-pp"), 6)
     scene.stacks.is_there = False
     outcome = ask(MemoryCase(frames(scene)), "mismatched_collective")
     assert {finding.ranks for finding in outcome.findings} == {tuple(scene.truth["first_failing_ranks"])}
