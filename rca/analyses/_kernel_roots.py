@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from rca.analyses._alive import last_steps
 from rca.analyses._faults import Story
@@ -26,6 +27,7 @@ from rca.analyses._kernel_when import (
     AFTER,
     BEFORE,
     after_the_end,
+    last_of_storage,
     last_records,
     last_undated,
     last_words,
@@ -34,7 +36,7 @@ from rca.analyses._kernel_when import (
     undated_of_the_job,
     was_outlived,
 )
-from rca.analyses._storage_hints import speaks_of_storage
+from rca.analyses._storage_hints import in_storage, speaks_of_storage
 from rca.types import Cite, Tables
 
 __all__ = ["Scene", "cites_of", "scene"]
@@ -75,10 +77,12 @@ def scene(case: Tables, told: Story) -> Scene:
     wait_s = longest_wait_s(told.logs.lines)
     dead = last_words(case, everything) if told.logs.hosts and told.logs.span is None else None
     span = of_the_job(told.logs) or last_records(case, everything, wait_s) or dead
+    stuck = None if span is not None else last_of_storage(case, everything, told.logs.hosts_of(case.derive(in_storage)))
+    span = span or stuck
     dated = [r for r in everything if r.line.at is not None and span is not None]
     in_time = [r for r in dated if span is not None and r.line.at is not None and span[0] - BEFORE <= r.line.at <= span[1] + AFTER]
     if told.logs.span is None:
-        in_time = [r for r in in_time if r.of_gpus or (dead is not None and r.line.at is not None and dead[0] <= r.line.at <= dead[1])]
+        in_time = [r for r in in_time if r.of_gpus or (stuck and r.kind.startswith("storage")) or _within(r, dead)]
     in_time += undated_of_the_job(case, told.logs, everything, wait_s)
     steps = last_steps(case, told.logs)
     faults = [(fault, frozenset(told.logs.hosts_of(fault.ranks))) for fault in told.first]
@@ -117,6 +121,10 @@ def scene(case: Tables, told: Story) -> Scene:
         (*not_counted(everything, [*live, *roots], reasons(everything, live, span, in_time, told, steps)), *disks),
         tuple(strangers),
     )
+
+
+def _within(record: Record, span: tuple[datetime, datetime] | None) -> bool:
+    return span is not None and record.line.at is not None and span[0] <= record.line.at <= span[1]
 
 
 def _without_disks(case: Tables, told: Story, records: Sequence[Record], *, has_others: bool) -> tuple[list[Record], list[Aside]]:
