@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -28,6 +28,7 @@ __all__ = [
     "AFTER",
     "BEFORE",
     "after_the_end",
+    "last_of_storage",
     "last_records",
     "last_undated",
     "last_words",
@@ -84,6 +85,24 @@ def last_words(case: Tables, records: Sequence[Record]) -> tuple[datetime, datet
         if rest_s is not None and rest_s <= LAST_WORDS_S:
             moments += [r.line.at for r in records if r.host == panic.host and r.line.at is not None and 0 <= panic.at_s - r.at_s <= GAP_S]
     return (min(moments), max(moments)) if moments else None
+
+
+def last_of_storage(case: Tables, records: Iterable[Record], hosts: Collection[str]) -> tuple[datetime, datetime] | None:
+    """First and last instant of errors of storage near the end of the logs, of hosts whose processes wait for storage: that is what they wait for."""
+    counted, most_s = before_the_end(case), NEAR_THE_END.total_seconds()
+    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
+    near = [
+        r.line.at
+        for r in records
+        if r.kind.startswith("storage")
+        and r.host in hosts
+        and r.line.at is not None
+        and (
+            counted.get((r.line.evidence_id, r.line.record), -2 * most_s) >= -most_s
+            or (end is not None and end - r.line.at <= NEAR_THE_END)
+        )
+    ]
+    return (min(near), max(near)) if near else None
 
 
 def undated_of_the_job(case: Tables, logs: JobLogs, records: Sequence[Record], wait_s: float) -> list[Record]:

@@ -14,7 +14,7 @@ from rca.analyses._faults import Story
 from rca.analyses._stack_views import main_views
 from rca.types import Tables
 
-__all__ = ["speaks_of_storage"]
+__all__ = ["in_storage", "speaks_of_storage"]
 
 FAULTS: Final = frozenset({"storage_error", "loader_timed_out", "checkpoint_unreadable"})
 SIGNATURES: Final = frozenset({"storage_timeout", "shm_full"})
@@ -28,4 +28,10 @@ def speaks_of_storage(case: Tables, told: Story) -> bool:
     if case.table("log_events").filter(pl.col("signature").is_in(sorted(SIGNATURES))).head(1).collect().height:
         return True
     last = [views[-1] for views in case.derive(main_views).values() if views]
-    return any(v.activity in ACTIVITIES or v.wait_kind == "io" or v.dump_status == "suspend_failed" for v in last)
+    return bool(case.derive(in_storage)) or any(v.dump_status == "suspend_failed" for v in last)
+
+
+def in_storage(case: Tables) -> frozenset[int]:
+    """Ranks whose last stack waits for storage, or for what reads and writes it. Use it as `case.derive(in_storage)`."""
+    last = {rank: views[-1] for rank, views in case.derive(main_views).items() if views}
+    return frozenset(rank for rank, v in last.items() if v.activity in ACTIVITIES or v.wait_kind == "io")

@@ -33,7 +33,8 @@ from rca.analyses._kernel_aside import Aside, aside_words, of_weight
 from rca.analyses._kernel_edges import Link
 from rca.analyses._kernel_events import LOST, UNNAMED, Record, waits_for_gpus
 from rca.analyses._kernel_roots import Scene, cites_of, scene
-from rca.analyses._kernel_users import users_of
+from rca.analyses._kernel_users import TRAINS, users_of
+from rca.analyses._storage_hints import in_storage
 from rca.analyses._waits import build_waits
 from rca.analyses._words import iso, ranks_text
 from rca.catalogues import by_code, rows, site_rows
@@ -87,7 +88,9 @@ _SIGN_OF_CAUSE: Mapping[str, str] = {
     "unknown": "doubtful_record",
 }
 _SIGN_OF_KIND: Mapping[str, str] = {"aer": "pcie_record", "hung_task": "hung_task_record"}  # they name no culprit of their own
+_SHARED: Final = frozenset({"storage_nfs", "storage_lustre"})  # kinds that tell of a server, not of a disk of the host
 _BROKEN: Final = frozenset({"gpu_fault", "gpu_memory_fault"})
+_OF_STORAGE: Final = frozenset({"storage_record", "hung_task_record"})
 _OF_PROGRAMS: Final = frozenset({"application_record"})  # a program did it, wherever it ran
 _WEAK_SIGN: Mapping[str, str] = {"storage_stall": "weak_storage_record", "network_fault": "weak_network_record"}
 _NO_FAULT: Final = frozenset({*_WEAK_SIGN.values(), "weak_gpu_bus_record", "weak_bus_record", "short_stall_record"})  # they name no rank
@@ -121,6 +124,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
 
 def _found(case: Tables, told: Story, seen: Scene) -> list[Finding]:
     """What the records that count say."""
+    if shared := _shared(seen, told):
+        return [shared]
     if seen.roots:
         first = _first(seen, told)
         later = [root for root in seen.roots if root not in first]
@@ -192,9 +197,11 @@ def _finding(
     is_open = len({r.host for r in roots}) > 1 and len({r.cause for r in roots}) > 1  # a tie says nothing of the cause either
     sign = sign or ("doubtful_record" if is_open else _sign(seen, root))
     by_end = (
-        [_ranks(case, told, r, sign) for r in roots] if alone and len({r.gpu for r in roots}) > 1 and root.cause == "nvlink_fault" else []
+        [_ranks(case, told, r, sign, seen) for r in roots]
+        if alone and len({r.gpu for r in roots}) > 1 and root.cause == "nvlink_fault"
+        else []
     )
-    ranks = _ranks(case, told, root, sign) if alone and not by_end else ()
+    ranks = _ranks(case, told, root, sign, seen) if alone and not by_end else ()
     ends = sorted({rank for of_end in by_end for rank in of_end}) if all(by_end) else []
     candidates = ends or sorted({rank for r in roots for rank in logs.ranks_on(r.host)})
     says = f"the kernel of {root.host_words} reports {_named(root)}{_on(roots) if alone else _on(roots[:1])}{_when(root)}"
@@ -365,6 +372,24 @@ def _ruled(record: Record, policy: str) -> dict[str, Any]:
     return {"policy": policy, "policy_code": told, "authorities": {o.column: o.value for o in opinions(row)} if row else {}}
 
 
+def _shared(seen: Scene, told: Story) -> Finding | None:
+    """The servers of a file system that hosts share fail several of them, or their ranks, and nothing else began a chain: no host is to blame."""
+    hosts = sorted({r.host for r in seen.roots})
+    if not hosts or any(r.kind not in _SHARED for r in seen.roots):
+        return None
+    refused = {rank for fault in told.first if fault.kind == "storage_error" for rank in fault.ranks}
+    if len(hosts) == 1 and refused <= set(told.logs.ranks_on(hosts[0])):
+        return None
+    root = min(seen.roots, key=lambda r: (r.line.at is None, r.at_s if r.line.at is not None else 0.0))
+    shown = ", ".join(hosts[:6]) + (" and others" if len(hosts) > 6 else "")
+    who = f"the kernel of {shown} reports" if len(hosts) == 1 else f"the kernels of {len(hosts)} hosts ({shown}) report"
+    says = f"{who} {root.name}{_when(root)}"
+    says += f", and storage refused {ranks_text(sorted(refused))}" if refused else ""
+    says += ": what they share fails, and no host is accused"
+    numbers: dict[str, Any] = {"failed_at": iso(root.line.at), "xid": None, "candidates": []}
+    return Finding("fatal_xid", "storage_record", says, scope="shared storage", numbers=numbers, cites=cites_of(seen.roots)[:MAX_CITES])
+
+
 def _program(seen: Scene) -> Finding:
     record = seen.node_wide[0]
     devices = {(r.host, r.gpu) for r in seen.node_wide}
@@ -382,7 +407,7 @@ def _peers(case: Tables, told: Story, seen: Scene) -> Finding:
     kinds = sorted({r.name for r in seen.victims})
     devices, hosts = {(r.host, r.gpu) for r in seen.victims}, {r.host for r in seen.victims}
     unread = _unread(case, told)
-    sufferers = {rank for r in seen.victims for rank in _ranks(case, told, r, "nvlink_record")}
+    sufferers = {rank for r in seen.victims for rank in _ranks(case, told, r, "nvlink_record", seen)}
     says = (
         f"{' and '.join(kinds)} on {len(devices)} GPU{'s' if len(devices) > 1 else ''} of {len(hosts)} host{'s' if len(hosts) > 1 else ''}"
     )
@@ -397,7 +422,7 @@ def _peers(case: Tables, told: Story, seen: Scene) -> Finding:
     )  # fmt: skip
 
 
-def _ranks(case: Tables, told: Story, record: Record, sign: str) -> tuple[int, ...]:
+def _ranks(case: Tables, told: Story, record: Record, sign: str, seen: Scene) -> tuple[int, ...]:
     """Ranks that a record concerns: by process, by address, by what else points at one of the host's ranks. A sick host concerns all of its
     ranks; of a device or a mount nobody is named where nothing tells which rank uses it."""
     logs = told.logs
@@ -412,12 +437,22 @@ def _ranks(case: Tables, told: Story, record: Record, sign: str) -> tuple[int, .
         return on_host
     if sign in _ON_DEVICE and (by_address := case.derive(users_of).uses(record.host, record.gpu)):
         return by_address
+    if sign in _OF_STORAGE and _all_hang(seen, record.host, len(on_host)):
+        return on_host
+    if sign == "storage_record" and (stuck := case.derive(in_storage)) and stuck <= set(on_host):
+        return tuple(sorted(stuck))
     failed = {rank for fault in told.first for rank in fault.ranks} & set(on_host)
     if len(failed) == 1:
         return tuple(failed)
     waits = case.derive(build_waits)
     awaited = {rank for rank in on_host if rank in waits.awaited and rank not in waits.first and rank not in waits.held}
     return tuple(awaited) if len(awaited) == 1 else ()
+
+
+def _all_hang(seen: Scene, host: str, num_ranks: int) -> bool:
+    """Whether the kernel says of as many trainers as the host has ranks that they hang."""
+    hung = {r.line.pid for r in seen.live if r.host == host and r.kind == "hung_task" and r.process and TRAINS.match(r.process)}
+    return num_ranks == len(hung - {None}) > 1
 
 
 def _contradicts(case: Tables, record: Record) -> bool:
