@@ -8,13 +8,14 @@ is there, logs that contradict each other are told apart by who they name, and t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import polars as pl
 
 from rca.log_launches import LogFile, launched_before, names_of, older_sets, pairs
+from rca.log_sets import MAX_ZONE, ended_before, yearless
 from rca.other_runs import foreign_reports
 from rca.timing_sets import foreign_timings
 from rca.types import Tables
@@ -26,7 +27,7 @@ NEAR = timedelta(hours=1)  # a log may begin before the first recorded call and 
 PRINTS = (
     3  # steps are printed so many times as far apart before the oldest recorded call, at most: a dump may hold less than lies between two
 )
-QUARTER, MAX_ZONE = timedelta(minutes=15), timedelta(hours=14)  # stamps without zone are off by a multiple of the one, up to the other
+QUARTER = timedelta(minutes=15)  # stamps without zone are off by a multiple of this
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]
     2. Where 1 decides nothing, files are tied by the (rank, process id) they share; of sets that contradict each other the newest stays, by
        instants, or by local stamps where no file has any instant.
     3. A file that ends before the rest begins is of an earlier launch where a later one has its name (that of a host or rank) and none of its
-       processes.
+       processes; so are logs that had ended before the others, or dumps and timings, tell of steps (rca/log_sets.py).
     4. By time: a file that says nothing of ranks and lies outside the time of the job.
     """
     files = _files(case)
@@ -70,7 +71,11 @@ def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]
     foreign |= _another_run({id_: file for id_, file in files.items() if id_ not in foreign}, job, _printed(case))
     rest = {id_: file for id_, file in sorted(files.items()) if id_ not in foreign}
     foreign |= older_sets(rest, job.pids)
-    foreign |= launched_before({id_: file for id_, file in rest.items() if id_ not in foreign}, names_of(case))
+    names = names_of(case)
+    foreign |= launched_before({id_: file for id_, file in rest.items() if id_ not in foreign}, names)
+    rest = {id_: file for id_, file in rest.items() if id_ not in foreign}
+    own = {id_ for id_, file in rest.items() if _by_pid(file, job) is None}
+    foreign |= ended_before(case, rest, names, kept=own, span=(job.first_at, job.last_at))
     return foreign | _outside({id_: file for id_, file in rest.items() if id_ not in foreign}, job)
 
 
@@ -91,7 +96,7 @@ def _files(case: Tables) -> dict[str, LogFile]:
             files[id_].saw(first, last)
         local = case.table(table).select("evidence_id", pl.col(f"{moment}_local").alias("local")).drop_nulls().unique().collect()
         for id_, text in local.iter_rows():
-            if (at := _yearless(text)) is not None:
+            if (at := yearless(text)) is not None:
                 files[id_].first_local = min(files[id_].first_local or at, at)
                 files[id_].last_local = max(files[id_].last_local or at, at)
     for row in case.table("ranks").select("evidence_id", "rank", "host", "pid", "role").unique().collect().iter_rows(named=True):
@@ -190,12 +195,6 @@ def _naive(text: str) -> datetime | None:
         return None
 
 
-def _yearless(text: str) -> datetime | None:
-    """A local stamp in the year 2000, whether it names its year or not; None for a time of day alone."""
-    at = _naive(text if text[4:5] == "-" else f"2000-{text}")
-    return at.replace(year=2000) if at is not None else None
-
-
 def _another_run(files: Mapping[str, LogFile], job: _Job, printed: Mapping[str, _Printed]) -> dict[str, str]:
     """Logs whose processes are not the job's, and whose steps were printed before its recorded calls or after them; with them whoever names those."""
     found = {}
@@ -254,8 +253,10 @@ def _among(case: Tables, logs: Collection[str], timings: Collection[str], stale:
                 folders[path[:place]].append(id_)
     found: dict[str, str] = {}
     for folder, inside in sorted(folders.items()):
-        foreign = [[id_ for id_ in inside if id_ in kind] for kind in (logs, timings)]
-        rest = [id_ for id_ in inside if id_ not in logs and id_ not in timings]
+        foreign = [[paths[id_] for id_ in inside if id_ in kind] for kind in (logs, timings)]
+        rest = [
+            id_ for id_ in inside if id_ not in logs and id_ not in timings and not (id_ in files and _is_above(paths[id_], foreign[0]))
+        ]
         if not any(foreign) or told.intersection(rest):
             continue
         within = frozenset(inside)
@@ -268,6 +269,12 @@ def _among(case: Tables, logs: Collection[str], timings: Collection[str], stale:
             or (len(foreign[0]) > 1 and id_ in kernels and None not in kernels[id_] and kernels[id_] <= elsewhere)
         }
     return found
+
+
+def _is_above(path: str, others: Sequence[str]) -> bool:
+    """Whether all the others lie in folders below that of a log: it is not one of them."""
+    folder = path.rpartition("/")[0] + "/"
+    return all(other.startswith(folder) and "/" in other[len(folder) :] for other in others)
 
 
 def _by_pid(file: LogFile, job: _Job) -> str | None:

@@ -293,3 +293,84 @@ def test_logs_that_end_before_later_ones_of_their_name_begin_are_of_an_earlier_l
     assert left(a=("before/host-1.agent.log", 9, [0, 3]), b=new) == set()  # the same process
     assert left(a=old, b=("logs/host-1.log", 9, [2, 30])) == set()  # they overlap
     assert left(a=("before/agent.log", 7, [0, 3]), b=("logs/agent.log", 9, [20, 30])) == set()  # of whom is not told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "span_day", "is_older"),
+    [
+        # path, steps, day.hour of the first step (None: no stamps), what its end says; then the same of the other log
+        (
+            ("before/rank_0.log", [1, 2, 3], 1.0, "raised"),
+            ("logs/host-1.log", [40, 41, 42], 3.0, ""),
+            None,
+            True,
+        ),  # later steps, later stamps
+        (
+            ("before/rank_0.log", [40, 41, 42], 1.0, "raised"),
+            ("logs/rank_0.log", [20, 21, 22], 1.1, ""),
+            None,
+            True,
+        ),  # went back to a checkpoint
+        (("before/rank_0.log", [40, 41, 42], 1.0, "raised"), ("logs/host-1.log", [20, 21, 22], 1.1, ""), None, False),  # of other clocks
+        (("before/rank_0.log", [40, 41, 42], 1.0, "raised"), ("logs/host-1.log", [20, 21, 22], 2.1, ""), None, True),  # beyond any zone
+        (("before/rank_0.log", [1, 2, 3], None, "raised"), ("logs/rank_0.log", [40, 41, 42], None, ""), None, True),  # no stamps at all
+        (
+            ("before/rank_0.log", [1, 2, 3], None, "raised"),
+            ("logs/rank_0.log", [4, 5, 6], None, ""),
+            None,
+            False,
+        ),  # goes on: a log cut in two
+        (
+            ("before/rank_0.log", [1, 2, 3], 1.0, ""),
+            ("logs/rank_0.log", [40, 41, 42], 3.0, "raised"),
+            None,
+            False,
+        ),  # no end: the same launch
+        (("logs/rank_3.log", [1, 2, 3], 1.0, "raised"), ("logs/rank_0.log", [3, 4], 1.0, ""), None, False),  # ranks of one launch
+        (
+            ("before/slurm-7.out", [], None, "cancelled"),
+            ("logs/job.log", [], None, "StepId=9.0"),
+            None,
+            True,
+        ),  # Slurm's numbers, either way
+        (("before/slurm-9.out", [], None, "cancelled"), ("logs/job.log", [], None, "StepId=7.0"), None, None),
+        (
+            ("before/rank_0.log", [1, 2, 3], 1.0, "raised"),
+            ("logs/rank_9.log", [], None, ""),
+            3,
+            True,
+        ),  # days before the first recorded call
+        (("before/rank_0.log", [1, 2, 3], 3.0, "raised"), ("logs/rank_9.log", [], None, ""), 3, False),
+    ],
+)
+def test_logs_that_ended_before_others_tell_of_steps_are_of_an_earlier_launch(
+    old: tuple[str, list[int], float | None, str],
+    new: tuple[str, list[int], float | None, str],
+    span_day: int | None,
+    *,
+    is_older: bool | None,
+) -> None:
+    tables: dict[str, list[dict[str, Any]]] = {"progress": [], "log_events": [], "readings": [], "dumps": []}
+    for path, steps, day, says in (old, new):
+        tables["readings"].append({"evidence_id": path, "path": path})
+        for n, step in enumerate(steps):
+            at = f"2026-03-{int(day):02d}T{round(day % 1 * 10) + 1:02d}:{n:02d}:00" if day is not None else None
+            tables["progress"].append({"evidence_id": path, "record": f"L{n}", "step": step, "ended_at_local": at})
+        ends = {"raised": "python_traceback", "cancelled": "slurm_cancelled"}
+        sign = ends.get(says, "slurm_task_exit" if says else "worker_started")
+        tables["log_events"].append({"evidence_id": path, "record": "L99", "signature": sign, "message": says})
+    if span_day is not None:
+        at_call = datetime(2026, 3, span_day, 12, tzinfo=UTC)
+        tables["dumps"].append({"evidence_id": "fr/0", "rank": 0, "first_at": at_call, "last_at": at_call + timedelta(minutes=1)})
+    case = MemoryCase({name: TABLES[name].rows(rows) for name, rows in tables.items()})
+    assert set(foreign_evidence(case, ())) == {True: {old[0]}, False: set(), None: {new[0]}}[is_older]
+
+
+def test_a_log_above_the_folder_of_an_earlier_launch_stays() -> None:
+    events = [
+        {"evidence_id": path, "record": "L1", "signature": "slurm_cancelled", "message": says}
+        for path, says in (("logs/attempt_0/slurm-7.out", ""), ("logs/job.log", "StepId=9.0"), ("logs/attempt_0/rank_1.log", ""))
+    ]
+    read = [{"evidence_id": path, "path": path} for path in ("logs/attempt_0/slurm-7.out", "logs/job.log", "logs/attempt_0/rank_1.log")]
+    case = MemoryCase({"log_events": TABLES["log_events"].rows(events), "readings": TABLES["readings"].rows(read)})
+    assert set(foreign_evidence(case, ())) == {"logs/attempt_0/slurm-7.out", "logs/attempt_0/rank_1.log"}

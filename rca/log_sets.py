@@ -1,0 +1,241 @@
+"""Which sets of logs had ended before the job made its steps: of an earlier launch, whatever their files are called. Pure.
+
+A set is all logs below one folder, or one log. It is older where it says how a process or job ended, and the others print steps after that: no job
+goes on after the end of one of its ranks. The order is told by Slurm's job numbers, by the counts of steps, else by stamps. Clocks without zone are
+compared as they are where both sets have a log of one name or of one rank, else only where they are further apart than any two zones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final, TypeVar
+
+import polars as pl
+
+from rca.local_time import MAX_ZONE_S
+from rca.log_launches import APART, HALF_YEAR, YEAR, LogFile
+from rca.types import Tables
+
+__all__ = ["MAX_ZONE", "ended_before", "yearless"]
+
+T = TypeVar("T")
+MAX_ZONE: Final = timedelta(seconds=MAX_ZONE_S)
+
+ENDS: Final = (  # lines that say how a process, or the job, ended
+    *("python_traceback", "process_signal", "elastic_root_cause", "elastic_child_failed", "elastic_sigterm_victim", "elastic_agent_signal"),
+    *("nccl_watchdog_timeout", "nccl_watchdog_terminated", "store_barrier_timeout", "worker_finished", "k8s_eviction", "slurm_task_exit"),
+    *("slurm_time_limit", "slurm_preempted", "slurm_requeued", "slurm_cancelled", "slurm_node_failure", "cuda_oom", "cuda_ecc"),
+    *("cuda_illegal_access", "cuda_launch_failure", "cuda_unknown_error", "host_out_of_memory", "heap_corruption", "gpu_handle_lost"),
+)
+JOB_FILE: Final = re.compile(r"(?:^|/)slurm-(\d{1,10})\.\w+$")  # sbatch's own name of the output
+JOB_SAID: Final = re.compile(r"\b(?:STEP |JOB |StepId=|JobId=)(\d{1,10})\b")
+GOES_ON: Final = 3  # steps printed one after the other; other ranks finish at most the one or two that were under way when a rank ends
+
+
+@dataclass
+class _Set:
+    """What logs tell together."""
+
+    first: datetime | None = None  # local, their year left aside
+    last: datetime | None = None
+    steps: tuple[int, int] | None = None  # lowest, highest
+    begin: datetime | None = None  # of the first step printed, local
+    num_steps: int = 0
+    every: int = 1  # steps from one printed to the next, at most
+    pace: timedelta = timedelta()  # time from one printed to the next, at most
+    has_end: bool = False
+    has_start: bool = False
+    job: int = 0  # highest number of a Slurm job that a line names, else the file's name (slurm-%j.out)
+    ranks: set[int] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+
+    def adds(self, other: _Set) -> None:
+        self.last = max((t for t in (self.last, other.last) if t is not None), default=None)
+        self.begin = min((t for t in (self.begin, other.begin) if t is not None), default=None)
+        if other.steps is not None:
+            low, high = self.steps or other.steps
+            self.steps = min(low, other.steps[0]), max(high, other.steps[1])
+        self.num_steps = max(self.num_steps, other.num_steps)
+        self.every, self.pace = max(self.every, other.every), max(self.pace, other.pace)
+        self.has_end, self.job = self.has_end or other.has_end, max(self.job, other.job)
+        self.ranks |= other.ranks
+        self.names |= other.names
+
+
+def ended_before(
+    case: Tables,
+    files: Mapping[str, LogFile],
+    names: Mapping[str, tuple[str, str | None]],
+    *,
+    kept: Set[str],
+    span: Sequence[datetime | None],
+) -> dict[str, str]:
+    """evidence_id -> why, of logs of earlier launches among `files`. `names` as `rca.log_launches.names_of` gives them, `kept`: logs known to be of
+    the job, `span`: first and last instant that dumps and timings tell, None where there are none."""
+    told = _told(case, files, names)
+    if not any(one.has_end for one in told.values()) or len(told) < 2:
+        return {}
+    paths = dict(case.table("readings").select("evidence_id", "path").unique("evidence_id", keep="first").collect().iter_rows())
+    units = [unit for unit in _units({id_: paths.get(id_, id_) for id_ in told}) if kept.isdisjoint(unit[1])]
+    older: dict[str, str] = {}
+    found = True
+    while found:  # of three launches the second is only found when the first is out
+        found = False
+        rest = _Rest({id_: one for id_, one in told.items() if id_ not in older})
+        for where, unit in units:
+            inside = [id_ for id_ in unit if id_ not in older]
+            if not inside or len(inside) + len(older) == len(told):
+                continue
+            own = _Set()
+            for id_ in inside:
+                own.adds(told[id_])
+            if own.has_end and (why := _why(own, rest.but(frozenset(inside)), span, is_file=where == "")) is not None:
+                older |= dict.fromkeys(inside, f"an earlier launch: {why}")
+                found = True
+                break
+    return older
+
+
+def _why(own: _Set, others: _Set, span: Sequence[datetime | None], *, is_file: bool) -> str | None:
+    """Why a set that tells of an end is of an earlier launch than the others, or than dumps and timings; None where it may be of this one."""
+    is_twin = bool(own.names & others.names or own.ranks & others.ranks)
+    gap = _later(others.first, own.last) if own.last is not None and others.first is not None else None
+    if 0 < own.job < others.job and (gap > timedelta() if gap is not None else is_twin or is_file):
+        return f"it is of Slurm job {own.job}, others are of the later job {others.job}"
+    if is_twin and not is_file and others.has_start and gap is not None and gap > APART:
+        return "it had ended before the others begin, with a start of workers"
+    begun, over = (t.replace(tzinfo=None, year=2000) if t is not None else None for t in span)
+    zone = MAX_ZONE
+    if own.last is not None and begun is not None and not is_file and _later(begun, own.last) > zone:
+        return "it had ended before the first recorded step or call, in whatever zone its stamps are"
+    if others.steps is None or others.num_steps < GOES_ON or (others.begin and over and _later(others.begin, over) > zone):
+        return None
+    gap = _later(others.begin, own.last) if own.last is not None and others.begin is not None else None
+    is_behind = own.steps is not None and others.steps[0] > own.steps[1] + GOES_ON * max(own.every, others.every)
+    if own.steps is not None and is_behind and (gap > APART if gap is not None else is_twin):
+        return f"it ended behind step {own.steps[1]}, and others print steps {others.steps[0]} to {others.steps[1]} later"
+    if gap is not None and gap > (APART + GOES_ON * max(own.pace, others.pace) if is_twin and not is_file else zone):
+        return f"it had ended before step {others.steps[0]} and those behind it were printed"
+    return None
+
+
+def _later(one: datetime, two: datetime) -> timedelta:
+    """From the second to the first, both without their year; over New Year the shorter way."""
+    gap = one - two
+    return gap - YEAR if gap > HALF_YEAR else gap + YEAR if gap < -HALF_YEAR else gap
+
+
+class _Rest:
+    """All logs but a few, told without going through all of them for each set."""
+
+    def __init__(self, told: Mapping[str, _Set]) -> None:
+        self._told = told
+        self._begins = sorted((one.begin, id_) for id_, one in told.items() if one.begin is not None)
+        self._firsts = sorted((one.first, id_) for id_, one in told.items() if one.first is not None)
+        self._starts = {id_ for id_, one in told.items() if one.has_start}
+        self._jobs = sorted(((one.job, id_) for id_, one in told.items()), reverse=True)
+        self._lows = sorted((one.steps[0], id_) for id_, one in told.items() if one.steps is not None)
+        self._highs = sorted(((one.steps[1], id_) for id_, one in told.items() if one.steps is not None), reverse=True)
+        self._nums = sorted(((one.num_steps, id_) for id_, one in told.items()), reverse=True)
+        self._every = sorted(((one.every, id_) for id_, one in told.items()), reverse=True)
+        self._pace = sorted(((one.pace, id_) for id_, one in told.items()), reverse=True)
+        self._with: dict[int | str, set[str]] = defaultdict(set)
+        for id_, one in told.items():
+            keys: set[int | str] = {*one.ranks, *one.names}
+            for key in keys:
+                self._with[key].add(id_)
+
+    def but(self, inside: frozenset[str]) -> _Set:
+        """What the others tell; of ranks and names only those that the logs inside have too."""
+        found = _Set(first=_first(self._firsts, inside), begin=_first(self._begins, inside), job=_first(self._jobs, inside) or 0)
+        found.num_steps = _first(self._nums, inside) or 0
+        found.has_start = bool(self._starts - inside)
+        low, high = _first(self._lows, inside), _first(self._highs, inside)
+        found.steps = (low, high) if low is not None and high is not None else None
+        found.every, found.pace = _first(self._every, inside) or 1, _first(self._pace, inside) or timedelta()
+        for id_ in inside:
+            found.ranks |= {rank for rank in self._told[id_].ranks if self._with[rank] - inside}
+            found.names |= {name for name in self._told[id_].names if self._with[name] - inside}
+        return found
+
+
+def _first(ordered: Sequence[tuple[T, str]], inside: frozenset[str]) -> T | None:
+    return next((value for value, id_ in ordered if id_ not in inside), None)
+
+
+def _units(paths: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """Folders with the logs below each, the outermost first; then each log for itself, with no folder."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for id_, path in sorted(paths.items()):
+        for place, letter in enumerate(path):
+            if letter == "/":
+                folders[path[:place]].append(id_)
+    yield from sorted(folders.items(), key=lambda item: (item[0].count("/"), item[0]))
+    yield from (("", [id_]) for id_ in sorted(paths))
+
+
+def _told(case: Tables, files: Mapping[str, LogFile], names: Mapping[str, tuple[str, str | None]]) -> dict[str, _Set]:
+    """evidence_id -> what it tells."""
+    told = {id_: _Set(first=file.first_local, last=file.last_local) for id_, file in files.items()}
+    for id_, (name, host) in names.items():
+        if id_ in told and name:
+            told[id_].names.add(f"{name}@{host or ''}")
+    signs = case.table("log_events").filter(pl.col("signature").is_in(ENDS)).select("evidence_id")
+    for (id_,) in pl.concat([signs, case.table("scheduler_events").select("evidence_id")]).unique().collect().iter_rows():
+        if id_ in told:
+            told[id_].has_end = True
+    for (id_,) in (
+        case.table("log_events").filter(pl.col("signature") == "worker_started").select("evidence_id").unique().collect().iter_rows()
+    ):
+        if id_ in told:
+            told[id_].has_start = True
+    _jobs(case, told)
+    rows = case.table("progress").select(
+        "evidence_id", "rank", "step", pl.col("ended_at_local").alias("local"), pl.col("ended_at").alias("at")
+    )
+    printed: dict[str, tuple[set[int], set[str]]] = defaultdict(lambda: (set(), set()))
+    for id_, rank, step, local, at in rows.unique().collect().iter_rows():
+        if id_ in told and rank is not None:
+            told[id_].ranks.add(rank)
+        if id_ not in told or step is None:
+            continue
+        printed[id_][0].add(step)
+        if local is not None or at is not None:
+            printed[id_][1].add(local or at.replace(tzinfo=None).isoformat())
+    for id_, (steps, stamps) in printed.items():
+        one, ordered = told[id_], sorted(steps)
+        one.steps, one.num_steps = (ordered[0], ordered[-1]), len(ordered)
+        one.every = max((b - a for a, b in pairwise(ordered)), default=1)
+        moments = sorted(at for text in stamps if (at := yearless(text)) is not None)
+        if moments:
+            one.begin = moments[0]
+            one.pace = max((b - a for a, b in pairwise(moments)), default=timedelta())
+    return told
+
+
+def _jobs(case: Tables, told: Mapping[str, _Set]) -> None:
+    """Set the job's number of every log."""
+    for id_, path in case.table("readings").select("evidence_id", "path").unique().collect().iter_rows():
+        if id_ in told and (found := JOB_FILE.search(path)):
+            told[id_].job = int(found[1])
+    said: dict[str, int] = {}
+    lines = case.table("log_events").filter(pl.col("signature").str.starts_with("slurm_")).select("evidence_id", "message")
+    for id_, message in lines.unique().collect().iter_rows():
+        if id_ in told and (found := JOB_SAID.search(message or "")):
+            said[id_] = max(said.get(id_, 0), int(found[1]))
+    for id_, job in said.items():
+        told[id_].job = job
+
+
+def yearless(text: str) -> datetime | None:
+    """A local stamp in the year 2000, whether it names its year or not; None for a time of day alone."""
+    try:
+        at = datetime.fromisoformat((text if text[4:5] == "-" else f"2000-{text}").replace(",", "."))
+    except ValueError:
+        return None
+    return at.replace(tzinfo=None, year=2000)
