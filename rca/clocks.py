@@ -27,6 +27,8 @@ __all__ = ["UNMEASURED_S", "Clocks", "clocks"]
 
 UNMEASURED_S: Final = 300.0  # error of a host whose clock nothing bounds: authentication (Kerberos, munge) fails beyond five minutes
 SLACK_S: Final = 240.0  # a stamp and an instant of one file, rank or host may be this far apart and still tell the zone
+LATE_S: Final = 2700.0  # an end is written so long after the last step or call: time-outs of half an hour, and what they set off
+IN_USE_S: Final = (0, 1800, 2700)  # beyond full hours, of zones in use: no country is a quarter past (IANA time zone database)
 MAX_ZONE_S: Final = 14 * 3600
 KILLED: Final = (-9, 137)  # exit codes of a process that was killed
 FIRST_AT, LAST_AT = (
@@ -210,8 +212,9 @@ class Clocks:
         """Local time minus UTC of a file, s: told by steps that another file dates, by what was noted of its host, or by the one shift that fits.
 
         The shift must bring its stamps to the instants of the same file, else of its ranks, else of the job; so must the zone of its host, as
-        programs in a container may have another one. A kernel's log goes back for weeks: for it any shift would do. Where nothing of the job tells
-        an instant, what was noted of all its hosts is all there is.
+        programs in a container may have another one, or at most a time-out behind them, as must the one zone of the job's other logs.
+        A kernel's log goes back for weeks: for it any shift would do. Where nothing of the job tells an instant, what was noted of all its hosts is
+        all there is.
         """
         naive = self._local.get(evidence_id)
         if naive is None:
@@ -230,9 +233,13 @@ class Clocks:
         span = own or _wide(self._by_rank[rank] for rank in naive.ranks if rank in self._by_rank) or self._span
         local = [t for t in (filled(text, span[1]) for text in naive.stamps) if t is not None]
         fitting = _shifts((min(local), max(local)), span) if local else []
-        if noted is not None and (not fitting or noted in fitting):
+        likely = set(by_step.values())  # of the job's other logs
+        for zone in (noted, next(iter(likely)) if len(likely) == 1 else None):
+            if zone is not None and local and (zone in fitting or _is_late((min(local), max(local)), span, zone)):
+                return zone
+        if noted is not None and not fitting:
             return noted
-        alike = {zone for zone in by_step.values() if zone in fitting}
+        alike = {zone for zone in likely if zone in fitting}
         return alike.pop() if len(alike) == 1 else fitting[0] if len(fitting) == 1 else None
 
     def _noted_alone(self, naive: _Naive) -> float | None:
@@ -310,7 +317,13 @@ def _shifts(local: Instants, span: Instants) -> list[float]:
     high = (local[1] - span[0].replace(tzinfo=None)).total_seconds()
     most = MAX_ZONE_S // QUARTER_S
     first, last = max(-most, -int((SLACK_S - low) // QUARTER_S)), min(most, int((high + SLACK_S) // QUARTER_S))
-    return [float(n * QUARTER_S) for n in range(first, last + 1)]
+    return [float(n * QUARTER_S) for n in range(first, last + 1) if n * QUARTER_S % 3600 in IN_USE_S]
+
+
+def _is_late(local: Instants, span: Instants, zone: float) -> bool:
+    """Whether local stamps of a zone lie behind a span, as those of an end do that comes when ranks have waited long enough."""
+    apart = (local[0] - span[1].replace(tzinfo=None)).total_seconds() - zone
+    return 0.0 < apart <= LATE_S
 
 
 @dataclass(frozen=True)

@@ -174,9 +174,20 @@ class TestZones:
         assert [clock.utc("log", f"{year}-12-31T23:59:59") for year in ("0001", "1970", "9999")] == [None] * 3
         assert [clock.at(row) for row in rows[-2:]] == [None, None]
 
+    @pytest.mark.parametrize(
+        ("stamp", "expected"),
+        [("12:12:41", at(761)), ("12:30:00", at(1800)), ("20:02:00", at(120)), ("12:02:00", at(120))],
+        ids=["a time-out later, not a quarter of an hour off", "half an hour later", "in another zone", "at the end"],
+    )
+    def test_an_end_behind_the_last_instant_is_in_the_zone_of_the_other_logs(self, stamp: str, expected: datetime) -> None:
+        printed = [{"evidence_id": "rank", "step": n, "ended_at_local": f"2026-03-01T12:0{n}:00"} for n in range(3)]
+        timings = [{"evidence_id": "t", "step": n, "rank": 0, "started_at": at(60 * n - 30), "step_s": 30.0} for n in range(3)]
+        clock = clocks(case_of(progress=printed, steps=timings, log_events=[logged(f"2026-03-01T{stamp}", evidence="slurm")]))
+        assert clock.utc("slurm", f"2026-03-01T{stamp}") == expected
+
     def test_far_stamps_are_tried_against_zones_alone(self) -> None:
         far = (datetime(1, 1, 1), datetime(9999, 1, 1))
-        assert len(_shifts(far, (at(0), at(1)))) == 2 * 14 * 4 + 1, "every zone there is, and no other multiple"
+        assert len(_shifts(far, (at(0), at(1)))) == 2 * 14 * 3 + 1, "every zone there is, and no other multiple: none is a quarter past"
 
     def test_a_kernel_line_is_placed_by_its_boot_or_its_hosts_zone(self) -> None:
         hosts = [{"evidence_id": "h", "host": "host-a", "boot_at": at(-100), "zone_offset_s": 3600.0}]
