@@ -172,7 +172,7 @@ def analyses_page() -> str:
     introduction = (
         "One question per file of `rca/analyses/`. A sign that is found speaks for causes with so many bits: each bit doubles the odds. Of "
         "the signs of one family only the strongest counts per cause and set of ranks. `clear` is what it is worth that a question "
-        "looked and found nothing. The bits stand in `rca/catalogue/bits.csv`; they are set by hand (see [unproven](unproven.md))."
+        "looked and found nothing. The bits stand in `rca/catalogue/bits.csv`, beside what they were as set by hand (see [unproven](unproven.md))."
     )
     return page("Analyses", introduction, parts)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rca.catalogues import rows
 from rca.causes import CAUSES
 from rca.drills._campaign_calibration import Answers, auroc, brier, ece, interval, reliability, skill
 from rca.drills._campaign_evidence import Evidence
@@ -16,6 +17,7 @@ from rca.drills._campaign_shares import at_least, at_most, wilson
 from rca.drills._campaign_tables import short, tables
 from rca.drills._campaign_torchfrtrace import first_finding
 from rca.drills._judge import PARTS, judge
+from rca.weighing import by_hand, weights
 
 
 def test_interval_of_a_share_is_wilsons() -> None:
@@ -136,7 +138,8 @@ def row(**changed: Any) -> dict[str, Any]:
         "truth": {"first_failing_ranks": [3], "hosts": ["a"], "cause": ["gpu_fault"], "layer": ["hardware"], "action": ["replace"]},
         "said": {"cause": "gpu_fault", "layer": "hardware", "attribution": "platform", "action": "replace", "ranks": [3], "hosts": ["a"]},
         "marks": {"whole": "right", **dict.fromkeys(PARTS, "right")}, "stated": [0.98, True], "by_hand": [0.99, True],
-        "evicted": {"named": 1, "hit": 1, "must": 1, "met": 1, "innocent": 0}, "failed": [], "signs": [], "beside": None, "made_s": 0.1, "judged_s": 0.2,
+        "evicted": {"named": 1, "hit": 1, "must": 1, "met": 1, "innocent": 0}, "failed": [], "signs": [],
+        "beside": None, "made_s": 0.1, "judged_s": 0.2,
     } | changed  # fmt: skip
 
 
@@ -200,3 +203,14 @@ def test_first_finding_of_torchfrtrace_is_read() -> None:
     assert first_finding(text) == ([3, 7], "12:DP")
     assert first_finding("Culprit rank 4; reason\n")[0] == [4]
     assert first_finding("nothing\n") == ([], "no finding")
+
+
+def test_shipped_weights_are_those_set_by_hand_where_the_fit_had_little_to_say() -> None:
+    told = {(r["analysis"], r["sign"], r["cause"]): r for r in rows("bits")}
+    fitted = {key: r for key, r in told.items() if r.get("set_by_hand")}
+    for key, r in fitted.items():
+        moved = float(r["bits"]) - float(r["set_by_hand"])
+        assert int(r["seen"]) >= MIN_SEEN or abs(moved) < 1e-3, key
+        assert LOWEST <= float(r["bits"]) <= HIGHEST, key
+    assert by_hand().bits == {key: float(r.get("set_by_hand") or r["bits"]) for key, r in told.items()}
+    assert by_hand().surprise == 0 <= weights().surprise <= 0.1
