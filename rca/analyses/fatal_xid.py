@@ -89,6 +89,7 @@ _SIGN_OF_CAUSE: Mapping[str, str] = {
 }
 _SIGN_OF_KIND: Mapping[str, str] = {"aer": "pcie_record", "hung_task": "hung_task_record"}  # they name no culprit of their own
 _SHARED: Final = frozenset({"storage_nfs", "storage_lustre"})  # kinds that tell of a server, not of a disk of the host
+_LINKS: Final = frozenset({"nic", "ib"})
 _BROKEN: Final = frozenset({"gpu_fault", "gpu_memory_fault"})
 _OF_STORAGE: Final = frozenset({"storage_record", "hung_task_record"})
 _OF_PROGRAMS: Final = frozenset({"application_record"})  # a program did it, wherever it ran
@@ -202,6 +203,8 @@ def _finding(
         else []
     )
     ranks = _ranks(case, told, root, sign, seen) if alone and not by_end else ()
+    if not ranks and sign == "network_record":
+        ranks = _cut_off(case, told, roots)
     ends = sorted({rank for of_end in by_end for rank in of_end}) if all(by_end) else []
     candidates = ends or sorted({rank for r in roots for rank in logs.ranks_on(r.host)})
     says = f"the kernel of {root.host_words} reports {_named(root)}{_on(roots) if alone else _on(roots[:1])}{_when(root)}"
@@ -220,7 +223,8 @@ def _finding(
         others = {r.host: r for r in reversed(roots) if r.host != root.host}
         says += "".join(f", that of {r.host_words} {_named(r)}{_on([r])}{_when(r)}" for r in list(others.values())[::-1][:MAX_FOLLOWING])
     if not alone:
-        says += f"; {len({r.host for r in roots})} hosts report faults, and which was first the clocks do not tell"
+        says += f"; {len({r.host for r in roots})} hosts report faults, and "
+        says += "calls that nobody ends all reach them" if ranks else "which was first the clocks do not tell"
     if root in seen.repeated:
         says += f"; it met {seen.repeated[root]} processes on this GPU one after the other and no other GPU so: that is the GPU, no program"
     contradiction = _contradicts(case, root) and len(ranks) == 1
@@ -447,6 +451,19 @@ def _ranks(case: Tables, told: Story, record: Record, sign: str, seen: Scene) ->
     waits = case.derive(build_waits)
     awaited = {rank for rank in on_host if rank in waits.awaited and rank not in waits.first and rank not in waits.held}
     return tuple(awaited) if len(awaited) == 1 else ()
+
+
+def _cut_off(case: Tables, told: Story, roots: Sequence[Record]) -> tuple[int, ...]:
+    """All ranks of the hosts whose links are down, where every call that all members joined and nobody ends reaches one of them, and one of these
+    calls goes from host to host: the calls hang there."""
+    logs = told.logs
+    on = {rank for r in roots for rank in logs.ranks_on(r.host)}
+    if any(r.kind not in _LINKS for r in roots) or on >= logs.everyone:
+        return ()
+    waits = case.derive(build_waits)
+    stuck = [set(ranks) for node, ranks in waits.waiters.items() if len(ranks) > 1 and not waits.lagging[node]]
+    goes_out = any(len(logs.hosts_of(ranks)) > 1 for ranks in stuck)
+    return tuple(sorted(on)) if goes_out and all(ranks & on for ranks in stuck) else ()
 
 
 def _all_hang(seen: Scene, host: str, num_ranks: int) -> bool:
