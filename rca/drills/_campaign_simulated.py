@@ -49,10 +49,10 @@ def answers(wanted: Sequence[Wanted], out: Path, *, jobs: int = JOBS, say: Calla
             yield found
 
 
-def gathered(calls: Sequence[Callable[[], Any]], jobs: int) -> list[Any]:
-    """What each call returns, in order; raises what the first one that fails raises."""
-    found = dict(_each(calls, jobs))
-    return [found[number].result() for number in range(len(calls))]
+def gathered(calls: Sequence[Callable[[], Any]], jobs: int) -> list[tuple[Any, BaseException | None]]:
+    """(what it returned, or why it did not) of each call, in order."""
+    found = {number: (None, error) if (error := made.exception()) else (made.result(), None) for number, made in _each(calls, jobs)}
+    return [found[number] for number in range(len(calls))]
 
 
 def _each(calls: Sequence[Callable[[], Any]], jobs: int) -> Iterator[tuple[int, Future[Any]]]:

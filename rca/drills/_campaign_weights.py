@@ -40,7 +40,11 @@ def fitted_weights(kinds: Sequence[str], *, jobs: int, say: Callable[[str], obje
         raise UsageError(f"none of these kinds is for the fit: those are {', '.join(sorted(CALIBRATING))}")
     wanted = fitted(chosen, FITTED, SEEDS)
     say(f"{len(wanted)} incidents of {len(chosen)} kinds at {', '.join(map(str, FITTED))} ranks")
-    return fit(gathered([partial(told, one) for one in wanted], jobs), set_by_hand())
+    made = gathered([partial(told, one) for one in wanted], jobs)
+    for one, (_, error) in zip(wanted, made, strict=True):
+        if error is not None:
+            say(f"{one.key}: left out, {type(error).__name__}: {error}")
+    return fit([found for found, _ in made if found is not None], set_by_hand())
 
 
 def write_weights(found: Fit) -> Iterator[str]:
