@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from rca.analyses._job_logs import JobLogs, Line, job_logs
-from rca.analyses._stack_views import loop_of, main_views, movement
+from rca.analyses._stack_views import main_motion
 from rca.types import Cite, Tables
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ class _After:
 
 def _after(case: Tables) -> _After:
     lines = case.derive(job_logs).lines
-    views = case.derive(main_views)
-    motion = movement(views, loop_of(case, views))
+    _, motion = case.derive(main_motion)
     taken = case.table("stacks").filter((pl.col("dump_status") == "ok") & pl.col("sampled_at").is_not_null())
     first = dict(taken.group_by("rank").agg(pl.col("sampled_at").min()).collect().iter_rows())
     return _After(

@@ -87,16 +87,18 @@ def rises(excess: Matrix, *, least: float, margin: float = 0.0) -> list[Rise]:
     climbed = total - np.minimum.accumulate(total, axis=1)
     ends = np.argmax(climbed, axis=1)
     found = []
-    passing: list[float] = []  # what stretches that do not last add up to
-    for row in np.flatnonzero(np.any(~np.isnan(excess), axis=1)).tolist():
+    scores, known = climbed[np.arange(rows), ends], np.any(~np.isnan(excess), axis=1)
+    is_high = scores >= math.log(rows * steps) + FALSE_ALARM  # few: only these are looked at closely
+    passing: list[float] = scores[known & ~is_high].tolist()  # what stretches that do not last add up to
+    for row in np.flatnonzero(known & is_high).tolist():
         end = int(ends[row])
-        score = float(climbed[row, end])
+        score = float(scores[row])
         first = end - int(np.argmin(total[row, end::-1]))
         present = np.flatnonzero(~np.isnan(excess[row]))
         length = int(np.sum((present >= first) & (present < end)))
         height = _median(excess[row, first:end])
         lasts = length >= MIN_LENGTH and (end > present[-1] - TAIL or length >= LONG_SHARE * len(present))
-        if lasts and score >= math.log(rows * steps) + FALSE_ALARM and height >= least + margin * float(noise[row, 0]):
+        if lasts and height >= least + margin * float(noise[row, 0]):
             found.append(Rise(row, first, end - 1, height, score))
             score = float(climbed[row, : first + 1].max())
         passing.append(score)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rca.analyses._stack_views import BACKWARD, UNTOLD, Loop, Motion, View, in_loop, loop_of, main_views, movement, seen, steps_meanwhile
+from rca.analyses._stack_views import BACKWARD, UNTOLD, Loop, Motion, View, in_loop, main_motion, main_views, seen, steps_meanwhile
 from rca.types import Cite, Tables
 
 __all__ = ["SCENE_USES", "Scene", "hidden_wait", "scene", "stays"]
@@ -35,8 +35,8 @@ class Scene:
 def scene(case: Tables) -> Scene:
     """The scene of a case; to be derived."""
     views = case.derive(main_views)
-    loop = loop_of(case, views)
-    return Scene(views, loop, movement(views, loop), steps_meanwhile(case, views), _last_inside(views, loop), _failed(views))
+    loop, motion = case.derive(main_motion)
+    return Scene(views, loop, motion, steps_meanwhile(case, views), _last_inside(views, loop), _failed(views))
 
 
 def _last_inside(views: Mapping[int, Sequence[View]], loop: Loop) -> dict[int, View]:

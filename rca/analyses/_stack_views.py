@@ -23,6 +23,7 @@ __all__ = [
     "cite_view",
     "in_loop",
     "loop_of",
+    "main_motion",
     "main_views",
     "movement",
     "ran_between",
@@ -254,6 +255,13 @@ def loop_of(case: Tables, views: Mapping[int, Sequence[View]]) -> Loop:
     depth = max(counts, key=lambda d: (counts[d], d))
     loop = max((fork for fork in forks if len(fork) == depth), key=lambda f: (forks[f], f))
     return loop[: _outermost_return(list(call_paths(case, _busiest(case)).values()), loop)]
+
+
+def main_motion(case: Tables) -> tuple[Loop, Motion]:
+    """The training loop, and whether the job moves, by the views of all main threads. To be derived: several questions ask."""
+    views = case.derive(main_views)
+    loop = loop_of(case, views)
+    return loop, movement(views, loop)
 
 
 def _busiest(case: Tables) -> list[int]:

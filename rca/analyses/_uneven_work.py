@@ -91,11 +91,18 @@ def uneven(case: Tables) -> Uneven | None:
     ideal, real = _slowest(logs - rest - rank - usual + even), _slowest(logs)
     lost = real - ideal
     shares = [(real - _slowest(repaired)) / lost if lost > 0 else 0.0 for repaired in (logs - rest, logs - usual + even)]
-    widths = [float(np.nanstd(rest[row])) for row in range(len(rest)) if np.any(rest[row])]
     told = "", 0.0, ""
-    if real >= COSTS * ideal and shares[0] >= LARGE and widths and float(np.median(widths)) >= VARIES:
+    if real >= COSTS * ideal and shares[0] >= LARGE and _width(rest) >= VARIES:
         told = _follows(case, of, rest)
     return Uneven(real / ideal, shares[0], shares[1], *told, _heavy(of, logs), _long_replicas(case, of, rank[:, 0]))
+
+
+def _width(rest: Matrix) -> float:
+    """How far a rank usually varies about its own level, of the logarithm; 0 where no rank has peers."""
+    import numpy as np
+
+    widths = [float(np.nanstd(row)) for row in rest if np.any(row)]
+    return float(np.median(widths)) if widths else 0.0
 
 
 def _slowest(logs: Matrix) -> float:

@@ -24,7 +24,7 @@ from rca.analyses._job_hosts import READS as HOST_READS
 from rca.analyses._job_hosts import JobHosts, job_hosts
 from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._kernel_roots import scene
-from rca.analyses._stack_views import loop_of, main_views, movement
+from rca.analyses._stack_views import main_motion
 from rca.analyses._waits import build_waits
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
@@ -174,8 +174,7 @@ def _unexplained(case: Tables, told: Story) -> tuple[int, ...]:
     if told.unplaced:
         return ()  # an exception of a rank that the log does not name
     waits = case.derive(build_waits)
-    views = case.derive(main_views)
-    if movement(views, loop_of(case, views)).job_moves:
+    if case.derive(main_motion)[1].job_moves:
         return ()
     return tuple(sorted(rank for rank in waits.awaited if rank not in waits.first and rank not in waits.held))
 

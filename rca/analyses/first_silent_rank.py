@@ -19,7 +19,7 @@ import polars as pl
 
 from rca.analyses._awaited_place import SIGNS as SIGNS_OF_PLACE
 from rca.analyses._awaited_place import awaited_place
-from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, loop_of, main_views, movement, seen
+from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, main_motion, main_views, seen
 from rca.analyses._wait_graph import Waits, cite_call
 from rca.analyses._wait_words import SHOWN, awaited_calls, awaited_number, says_absent, says_alone, says_silent, waiting_text
 from rca.analyses._waits import build_waits
@@ -105,8 +105,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
             raise NotEnoughEvidence("no call in any dump has a rank: nothing says which rank a dump is of")
         return ()
     views = case.derive(main_views)
-    loop = loop_of(case, views)
-    motion = movement(views, loop)
+    loop, motion = case.derive(main_motion)
     if motion.job_moves:
         return ()
     if not motion.is_known and len(waits.first) < BLOCKED_SHARE * len(waits.read):

@@ -22,7 +22,7 @@ from statistics import median
 
 import polars as pl
 
-from rca.analyses._stack_views import Motion, View, awaits, cite_view, loop_of, main_views, movement, seen, steps_meanwhile
+from rca.analyses._stack_views import Motion, View, awaits, cite_view, main_motion, main_views, seen, steps_meanwhile
 from rca.analyses._step_times import step_rows
 from rca.analyses._time_units import PARTS, odd_times
 from rca.errors import NotEnoughEvidence
@@ -47,7 +47,7 @@ WARM_UP = 1  # first intervals: allocation, compilation
 def analyse(case: Tables) -> Sequence[Finding]:
     """A finding when the job stands still or has slowed; nothing when every rank was seen moving at a steady pace."""
     views = case.derive(main_views)
-    motion = movement(views, loop_of(case, views))
+    _, motion = case.derive(main_motion)
     gaps = _gaps(case)
     found = _pace(gaps)
     if not motion.is_known:

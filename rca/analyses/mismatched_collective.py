@@ -263,19 +263,19 @@ def _anchor(rows: pl.DataFrame) -> tuple[str, int] | None:
 def _classes(rows: pl.DataFrame) -> list[list[int]]:
     """Ranks that made the same last calls before the anchor, where at least MIN_SISTERS did."""
     before = rows.filter(pl.col("record_id") < pl.col("start")).sort("rank", "record_id").group_by("rank", maintain_order=True)
-    programs: dict[int, _Program] = {rank: [] for rank in rows["rank"].unique().to_list()}
-    for rank, kind, content in before.agg("kind", "content").iter_rows():
-        programs[rank] = list(zip(kind, content, strict=True))
-    kinds = {rank: _by_kind(program) for rank, program in programs.items()}
-    classes: list[list[int]] = []
-    for rank in sorted(programs, key=lambda r: (-len(programs[r]), r)):
-        alike = (c for c in classes if kinds[c[0]] == kinds[rank] or _is_longer_look(programs[c[0]], programs[rank]))
-        own = next(alike, None)
+    same = before.agg("kind", "content").group_by("kind", "content").agg(pl.col("rank").sort())  # most ranks of a stage: looked at once
+    programs = [(list(zip(kind, content, strict=True)), ranks) for kind, content, ranks in same.iter_rows()]
+    met = {rank for _, ranks in programs for rank in ranks}
+    programs.append(([], sorted(set(rows["rank"].unique().to_list()) - met)))
+    classes: list[tuple[_Program, dict[str, list[int]], list[int]]] = []
+    for program, ranks in sorted((one for one in programs if one[1]), key=lambda one: (-len(one[0]), one[1])):
+        kinds = _by_kind(program)
+        own = next((mine for longer, other, mine in classes if other == kinds or _is_longer_look(longer, program)), None)
         if own is None:
-            classes.append([rank])
+            classes.append((program, kinds, ranks))
         else:
-            own.append(rank)
-    return [sorted(ranks) for ranks in classes if len(ranks) >= MIN_SISTERS]
+            own.extend(ranks)
+    return [sorted(ranks) for _, _, ranks in classes if len(ranks) >= MIN_SISTERS]
 
 
 def _by_kind(program: _Program) -> dict[str, list[int]]:

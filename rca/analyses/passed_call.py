@@ -20,9 +20,8 @@ from rca.analyses._stack_views import (
     call_paths,
     cite_view,
     in_loop,
-    loop_of,
+    main_motion,
     main_views,
-    movement,
     seen,
     shared,
     turns,
@@ -46,8 +45,8 @@ MAX_PEERS = 8  # whose order of calls is looked at
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per rank that went past an awaited collective; nothing when no rank is in such a place."""
     waits, views = case.derive(build_waits), case.derive(main_views)
-    loop = loop_of(case, views)
-    if movement(views, loop).job_moves:
+    loop, motion = case.derive(main_motion)
+    if motion.job_moves:
         return ()
     suspects = [(rank, call, view) for rank, call in _missing(waits) if (view := _waiting_view(views.get(rank, ()), loop))]
     if not loop and suspects:

@@ -25,7 +25,7 @@ from rca.analyses._faults import TIMED_OUT, Story, story
 from rca.analyses._job_logs import READS, cite_line
 from rca.analyses._nccl_ranks import READS as READS_TOO
 from rca.analyses._nccl_ranks import Op, Picture, Ranks, pictures, ranks_of
-from rca.analyses._stack_views import loop_of, main_views, movement
+from rca.analyses._stack_views import main_motion
 from rca.analyses._words import ranks_text
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -102,8 +102,7 @@ def _stands_still(a: Picture, b: Picture) -> bool:
 
 def _moves(case: Tables, told: Story, stuck: Sequence[tuple[Picture, str, Op]]) -> bool:
     """Whether stacks show the job moving, or a step is later than the last of these reports."""
-    views = case.derive(main_views)
-    if movement(views, loop_of(case, views)).job_moves:
+    if case.derive(main_motion)[1].job_moves:
         return True
     taken = [picture.at for picture, _, _ in stuck if picture.at is not None and picture.at.tzinfo is not None]
     return bool(taken) and any(at > max(taken) for at, _ in last_steps(case, told.logs))

@@ -59,7 +59,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not groups or num_steps < MIN_STEPS:
         raise NotEnoughEvidence(why or f"only {num_steps} steps of replicas to compare")
     reached = _reached(case)
-    splits = [split for group in groups if (split := _split(group, rows, reached))]
+    splits = [split for group in _differing(groups, rows) if (split := _split(group, rows, reached))]
     if splits:
         step = min(split.step for split in splits)
         return [_finding([split for split in splits if split.step == step], rows, case)]
@@ -106,6 +106,14 @@ def _reached(case: Tables) -> dict[int, int]:
     """rank -> the last step that it wrote anything of: checksums may be written now and then only."""
     written = [case.table(table).select("rank", "step").drop_nulls() for table in ("rank_progress", "steps")]
     return dict(pl.concat(written).group_by("rank").agg(pl.col("step").max()).collect().iter_rows())
+
+
+def _differing(groups: Sequence[Replicas], rows: pl.DataFrame) -> list[Replicas]:
+    """Groups whose replicas differ at some step: few, and only these are looked at closely."""
+    told = [(place, rank) for place, group in enumerate(groups) for rank in group.ranks]
+    of = pl.DataFrame(told, schema={"place": pl.Int64, "rank": pl.Int64}, orient="row")
+    values = rows.join(of, on="rank").group_by("place", "step").agg(pl.col("param_checksum").n_unique())
+    return [groups[place] for place in values.filter(pl.col("param_checksum") > 1)["place"].unique().sort()]
 
 
 def _split(group: Replicas, rows: pl.DataFrame, reached: Mapping[int, int]) -> _Split | None:

@@ -26,7 +26,7 @@ from typing import Final
 
 import polars as pl
 
-from rca.analyses._change_points import change_points
+from rca.analyses._change_points import MIN_SIDE, change_points
 from rca.analyses._group_transfers import READS, Place, cite_calls, group_transfers, members_of, places
 from rca.analyses._layout import hosts
 from rca.analyses._own_time import call_times
@@ -57,6 +57,7 @@ MIN_CALLS: Final = 5  # of a group and kind of call
 MANY: Final = 1 / 3  # of the siblings slow at once is no longer an exception
 MIN_SERIES: Final = 12  # calls by which a group is compared with itself
 MAX_CITES: Final = 4
+ALMOST: Final = 1 - 1e-9  # rounding of logarithms
 
 
 @dataclass(frozen=True)
@@ -117,18 +118,42 @@ def _groups(told: pl.DataFrame, place_of: Mapping[str, Place]) -> list[_Group]:
     rows = told.join(at, on="group").with_columns(pl.len().over("group", "call").alias("n")).filter(pl.col("n") >= MIN_CALLS)
     mine = rows.group_by("place", "call", "group").agg(pl.col("transfer_s").median().alias("usual"))
     usual = mine.group_by("place", "call").agg(pl.col("usual").median())
-    rows = rows.join(usual, on=["place", "call"]).with_columns(over=pl.col("transfer_s") / pl.col("usual"))
-    found = []
-    for (name,), frame in sorted(rows.group_by("group"), key=lambda item: str(item[0])):
-        frame = frame.sort("number", "call")
-        ordered = tuple(frame.select("number", "over").iter_rows())
-        rise = _rise([over for _, over in ordered])
-        frame = frame[rise[0] if rise is not None else 0 :]  # as it is now
-        weight = frame.group_by("call").agg(pl.col("over").median(), pl.col("over").quantile(0.25).alias("low"), pl.col("usual").sum())
-        total = float(weight["usual"].sum())
-        ratio, low = (float((weight[column] * weight["usual"]).sum()) / total for column in ("over", "low"))
-        found.append(_Group(str(name), place_of[str(name)], frame["table"][0], ratio, low, ordered))
-    return found
+    over = pl.col("transfer_s") / pl.col("usual")
+    rows = rows.join(usual, on=["place", "call"]).select("group", "number", "call", "usual", "table", over.alias("over"))
+    rows = rows.sort("group", "number", "call")
+    own = rows.group_by("group", maintain_order=True).agg("number", "over", pl.col("table").first())
+    series = dict(own.select("group", "over").iter_rows())
+    begins = {name: rise[0] for name in _changing(rows) if (rise := _rise(series[name])) is not None}
+    begin = pl.col("group").replace_strict(begins, default=0, return_dtype=pl.Int64)
+    now = rows.filter(pl.int_range(pl.len()).over("group") >= begin).group_by("group", "call")  # as it is now
+    weight = now.agg(pl.col("over").median(), pl.col("over").quantile(0.25).alias("low"), pl.col("usual").sum()).sort("group", "call")
+    total = pl.col("usual").sum()
+    weighed = weight.group_by("group").agg(((pl.col(name) * pl.col("usual")).sum() / total).alias(name) for name in ("over", "low"))
+    ratios = {name: (ratio, low) for name, ratio, low in weighed.iter_rows()}
+    return [
+        _Group(name, place_of[name], table, *ratios[name], tuple(zip(numbers, series[name], strict=True)))
+        for name, numbers, table in own.select("group", "number", "table").iter_rows()
+    ]
+
+
+def _changing(rows: pl.DataFrame) -> list[str]:
+    """Groups (rows sorted by them) that may have a lasting rise: so few are looked at closely.
+
+    A change has MIN_SIDE values or more on each side, and a level is their median: of some MIN_SIDE values in a row half reach the higher
+    one, and of some others half are no more than the lower one.
+    """
+    import numpy as np
+
+    half, over = MIN_SIDE // 2, rows["over"].to_numpy()
+    if len(over) < MIN_SERIES:
+        return []
+    group = rows["group"].rle_id().to_numpy()
+    windows = np.sort(np.lib.stride_tricks.sliding_window_view(over, MIN_SIDE), axis=1)
+    is_one = group[: len(windows)] == group[MIN_SIDE - 1 :]
+    ends = rows["group"][: len(windows)], windows[:, half - 1], windows[:, MIN_SIDE - half]
+    seen = pl.DataFrame({"group": ends[0], "low": ends[1], "high": ends[2]}).filter(pl.Series(is_one))
+    wide = seen.group_by("group").agg(pl.col("high").max() >= ALMOST * SLOWER * pl.col("low").min()).filter("high")
+    return sorted(wide["group"])
 
 
 def _suspects(groups: Sequence[_Group]) -> list[_Group]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.analyses._stack_views import loop_of, main_views, movement
+from rca.analyses._stack_views import main_motion
 from rca.analyses._wait_graph import Call, Waits, cite_call
 from rca.analyses._wait_words import awaited_number
 from rca.analyses._waits import build_waits
@@ -29,8 +29,7 @@ MAX_CITES = 6
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per stuck call; it accuses a group, no rank."""
     waits = case.derive(build_waits)
-    views = case.derive(main_views)
-    motion = movement(views, loop_of(case, views))
+    _, motion = case.derive(main_motion)
     if motion.job_moves or not waits.first:
         return ()
     found = []
