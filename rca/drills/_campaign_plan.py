@@ -35,11 +35,12 @@ REPORTED = (8, 32, 64, 256, 1024, 4096, 16384)  # sizes, in ranks
 FITTED = (16, 60, 128, 512)
 SEEDS = (0, 1, 2)  # of a standard campaign
 FITTED_SEED = 1_000_000
-SEEDS_OF_SIZE = {1024: 1, 4096: 1, 16384: 1}  # seeds at the most: a large job costs as much as fifty small ones; all elsewhere
+ONCE = frozenset({32, 1024, 4096, 16384})  # sizes at which a kind is played with the first seed only: a large job costs as much as fifty small ones
+LARGE = {4096: 1, 16384: 2}  # sizes that only every third kind is played at, each its own third
 QUIET = ("healthy", "planned")  # classes of kinds in which nothing failed
 QUIET_TIMES = 2  # so many seeds more of small ones: that nobody is accused takes hundreds of jobs to show
-WRITTEN_UP_TO = 32  # ranks: whose files are written out and read by every collector
-WRITTEN_EVERY = 3  # seeds
+WRITTEN = 8  # ranks: of the last seed of each kind the files are written out and read by every collector
+WRITTEN_TOO = {64: 0}  # and at this size of every third kind
 NUM_CONFUSIONS = ((0, 0.35), (1, 0.4), (2, 0.2), (3, 0.05))  # how many at once, and how often
 CALIBRATING = frozenset(
     {
@@ -76,11 +77,13 @@ def reported(kinds: Collection[str], sizes: Collection[int], seeds: Sequence[int
     """Incidents of a campaign: those of each kind at each size that has a layout for it. In an order that mixes them, so that a part of it tells
     of the whole."""
     found = []
-    for kind in sorted(kinds):
+    for number, kind in enumerate(sorted(kinds)):
         for ranks in _sizes(kind, sizes):
-            for place, seed in enumerate(_seeds(kind, ranks, seeds)):
-                is_written = ranks <= WRITTEN_UP_TO and place % WRITTEN_EVERY == WRITTEN_EVERY - 1
-                found.append(Wanted(kind, ranks, seed, "files" if is_written else "tables"))
+            if len(kinds) >= len(simulated.KINDS) and number % 3 != LARGE.get(ranks, number % 3):
+                continue
+            told = _seeds(kind, ranks, seeds)
+            is_written = ranks == WRITTEN or number % 3 == WRITTEN_TOO.get(ranks)
+            found += [Wanted(kind, ranks, seed, "files" if is_written and seed == told[-1] else "tables") for seed in told]
     return _mixed(found)
 
 
@@ -120,8 +123,8 @@ def _sizes(kind: str, sizes: Collection[int]) -> Iterator[int]:
 
 
 def _seeds(kind: str, ranks: int, seeds: Sequence[int]) -> list[int]:
-    if ranks in SEEDS_OF_SIZE:
-        return list(seeds[: SEEDS_OF_SIZE[ranks]])
+    if ranks in ONCE:
+        return list(seeds[:1])
     if simulated.class_of(kind) in QUIET:
         step = 1 + max(seeds) - min(seeds)
         return [seed + step * turn for turn in range(QUIET_TIMES) for seed in seeds]
