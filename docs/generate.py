@@ -25,6 +25,7 @@ from collectors._stack_labels import ACTIVITIES, WAIT_KINDS
 from rca import catalogues, plugins
 from rca.case import Case, build
 from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS, STAGES
+from rca.drills import simulated
 from rca.judge import Judgement, judge
 from rca.sources import inventory
 from rca.tables import DUMP_STATUS, GROUP_KINDS, TABLES
@@ -252,6 +253,12 @@ def drills_page() -> str:
         module = plugins.load("rca.drills", name)
         truth = ((key, ", ".join(values)) for key, values in module.TRUTH.items())
         parts.append(section(name, doc(module), f"Story: {module.STORY}.", f"Trap: {module.TRAP}.", table(("truth", "accepted"), truth)))
+    kinds = ((f"`{name}`", kind.module, kind.of_class, kind.about) for name, kind in sorted(simulated.KINDS.items()))
+    simulation = (
+        "Incidents of 8 to 16,384 ranks that `rca drill run KIND --simulated --ranks N --seed N --out DIR` writes, and `rca drill campaign` plays: what "
+        "every process does and prints, in the wording of several frameworks and launchers, with its truth. How often the answers are right: [accuracy](accuracy.md)."
+    )
+    parts.append(section("Simulated kinds", simulation, table(("kind", "file", "class", "what happens"), kinds)))
     introduction = (
         "Faults that `rca drill run FAULT --live` injects into a small real training job (torch with gloo, on this machine), one per "
         "file of `rca/drills/`. Captures of some are shipped in [data/cases](../data/README.md)."
