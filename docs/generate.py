@@ -255,8 +255,9 @@ def drills_page() -> str:
         parts.append(section(name, doc(module), f"Story: {module.STORY}.", f"Trap: {module.TRAP}.", table(("truth", "accepted"), truth)))
     kinds = ((f"`{name}`", kind.module, kind.of_class, kind.about) for name, kind in sorted(simulated.KINDS.items()))
     simulation = (
-        "Incidents of 8 to 16,384 ranks that `rca drill run KIND --simulated --ranks N --seed N --out DIR` writes, and `rca drill campaign` plays: what "
-        "every process does and prints, in the wording of several frameworks and launchers, with its truth. How often the answers are right: [accuracy](accuracy.md)."
+        "Incidents of 8 to 16,384 ranks that `rca drill run KIND --simulated --ranks N --seed N --out DIR` writes and `rca drill campaign` plays: "
+        "what every process does and prints, in the wording of several frameworks and launchers, with its truth. How often answers to them are "
+        "right: [accuracy](accuracy.md)."
     )
     parts.append(section("Simulated kinds", simulation, table(("kind", "file", "class", "what happens"), kinds)))
     introduction = (
