@@ -37,6 +37,7 @@ FIRST_AT, LAST_AT = (
 )  # an instant outside is of a clock that was never set, or torn
 MID_YEAR: Final = "07"
 SANE_STAMP: Final = r"^(?:2[01]\d\d-\d\d-|\d\d-|\d\d:)"  # the same of a stamp without zone, which may lack its year
+DATED: Final = re.compile(r"(?:\d{4}-)?\d\d-\d\d")
 ALL_WAIT: Final = "(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier"  # a broadcast may be over for its source at once
 
 Instants = tuple[datetime, datetime]
@@ -104,6 +105,16 @@ class Clocks:
         """Local time minus UTC, s, of these hosts: noted of them, or told by the logs that speak of them; None unless all that is told agrees."""
         zones = {told[host] for host in hosts for told in (self._host_zones, self._log_zones) if host in told}
         return zones.pop() if len(zones) == 1 else None
+
+    def reach(self, near: datetime) -> Instants | None:
+        """Between which instants the job's logs can have been written, in whatever zone their stamps without one are; None where they tell no day.
+        `near` tells the year where they lack it."""
+        near = self._last_day or near
+        logs = [naive for naive in self._local.values() if not naive.is_kernel]
+        stamps = [text for naive in logs for text in naive.stamps if DATED.match(text)]
+        local = [t.replace(tzinfo=UTC) for text in stamps if (t := filled(text, near)) is not None]
+        zone = timedelta(seconds=MAX_ZONE_S)
+        return _wide([*((t - zone, t + zone) for t in local), *((self._span,) if self._span is not None else ())])
 
     @cached_property
     def kernel(self) -> KernelTimes:

@@ -185,6 +185,15 @@ class TestZones:
         clock = clocks(case_of(progress=printed, steps=timings, log_events=[logged(f"2026-03-01T{stamp}", evidence="slurm")]))
         assert clock.utc("slurm", f"2026-03-01T{stamp}") == expected
 
+    @pytest.mark.parametrize(
+        ("local", "days"),
+        [("2026-03-01T12:00:00", 0), ("03-01T12:00:00", 0), ("12:00:00", None)],
+        ids=["a full stamp", "the year is that of what is near", "no day"],
+    )
+    def test_logs_reach_as_far_as_any_zone_brings_them(self, local: str, days: int | None) -> None:
+        reach = clocks(case_of(log_events=[logged(local)])).reach(at(-5 * 86400))
+        assert reach == (None if days is None else (at(-14 * 3600), at(14 * 3600)))
+
     def test_far_stamps_are_tried_against_zones_alone(self) -> None:
         far = (datetime(1, 1, 1), datetime(9999, 1, 1))
         assert len(_shifts(far, (at(0), at(1)))) == 2 * 14 * 3 + 1, "every zone there is, and no other multiple: none is a quarter past"

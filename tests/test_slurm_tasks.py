@@ -79,3 +79,16 @@ def test_the_one_trainer_that_memory_cost_is_the_one_rank_that_was_killed(kills:
     rows = {"ranks": ranks, "kernel_events": oom, "log_events": log}
     found = ask(MemoryCase({name: TABLES[name].rows(made) for name, made in rows.items()}), "process_death")
     assert [f.ranks for f in found.findings if f.sign == "killed_for_memory"] == ([(rank,)] if rank is not None else [])
+
+
+@pytest.mark.parametrize(("host", "sign"), [("host-a", ["killed_for_memory"]), ("host-b", [])])
+def test_a_task_that_the_limit_of_its_step_killed_is_a_rank_that_memory_cost(host: str, sign: list[str]) -> None:
+    """On another host than the rank of that number the task is a launcher: of which of its ranks is not told."""
+    ranks = [{"evidence_id": "map", "record": f"L{r}", "rank": r, "host": on, "local_rank": r % 8} for r, on in EIGHT_EACH.items()]
+    message = f"srun: error: {host}: task 5: Out Of Memory"
+    log = [
+        {"evidence_id": "slurm", "record": "L1", "signature": name, "host": host, "exit_code": code, "message": message}
+        for name, code in (("slurm_task_exit", -9), ("host_out_of_memory", None))
+    ]
+    found = ask(MemoryCase({"ranks": TABLES["ranks"].rows(ranks), "log_events": TABLES["log_events"].rows(log)}), "process_death")
+    assert [f.sign for f in found.findings if f.ranks == (5,)] == sign

@@ -77,6 +77,7 @@ BY_SIGNAL: Final[Mapping[str, str]] = {
     "SIGILL": "crashed",
     "SIGFPE": "crashed",
 }  # SIGABRT is what watchdogs and communication libraries do to their own process; SIGTERM and SIGINT ask it to stop
+OF_MEMORY: Final = re.compile(r"(?i): out of memory\s*$")
 SIGNAL_OF_CODE: Final[Mapping[int, str]] = {
     -9: "SIGKILL",
     137: "SIGKILL",
@@ -178,6 +179,8 @@ def kind_of(line: Line) -> str | None:
         return BY_SIGNATURE[line.signature]
     if line.signature == "dataloader_worker_killed":
         return "bus_error" if line.signal == "SIGBUS" else "loader_killed"
+    if line.signature == "slurm_task_exit" and line.rank is not None and OF_MEMORY.search(line.text):
+        return "killed_for_memory"  # by the limit of its step's cgroup, srun says
     if line.signature in ENDS:
         return BY_SIGNAL.get(line.signal or SIGNAL_OF_CODE.get(line.exit_code or 0, ""))
     if line.signature == "loss_nan":

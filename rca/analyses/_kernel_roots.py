@@ -71,12 +71,19 @@ def cites_of(records: Sequence[Record], others: Sequence[Line] = ()) -> tuple[Ci
     return (*first, *(cite_line(line) for line in others), *(cite for record in records for cite in record.cites[1:]))
 
 
+def _within_reach(everything: Sequence[Record], told: Story) -> list[Record]:
+    """Without those whose instant no zone of the job's own logs brings near it: of days before, or after."""
+    latest = max((r.line.at for r in everything if r.line.at is not None), default=None)
+    reach = told.logs.clocks.reach(latest) if latest is not None else None
+    return [r for r in everything if r.line.at is None or reach is None or reach[0] - BEFORE <= r.line.at <= reach[1] + AFTER]
+
+
 def scene(case: Tables, told: Story) -> Scene:
     """The records of the job's hosts, sorted into what began and what followed."""
     everything = records(case, told.logs)
     wait_s = longest_wait_s(told.logs.lines)
     dead = last_words(case, everything) if told.logs.hosts and told.logs.span is None else None
-    span = of_the_job(told.logs) or last_records(case, everything, wait_s) or dead
+    span = of_the_job(told.logs) or last_records(case, _within_reach(everything, told), wait_s) or dead
     stuck = None if span is not None else last_of_storage(case, everything, told.logs.hosts_of(case.derive(in_storage)))
     span = span or stuck
     dated = [r for r in everything if r.line.at is not None and span is not None]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 __all__ = ["with_ranks"]
 
+OF_TASKS: Final = ("slurm_task_exit", "host_out_of_memory")  # one line of srun may tell both
 _TASKS: Final = re.compile(r"srun: error: [\w.,\[\]-]{1,400}: tasks? (?P<numbers>[\d,\s-]{1,400}): ")
 
 
@@ -31,4 +32,4 @@ def with_ranks(rows: Sequence[Mapping[str, Any]], hosts: Mapping[int, str]) -> l
 
 
 def _end(row: Mapping[str, Any]) -> re.Match[str] | None:
-    return _TASKS.search(row["message"] or "") if row["signature"] == "slurm_task_exit" else None
+    return _TASKS.search(row["message"] or "") if row["signature"] in OF_TASKS else None
