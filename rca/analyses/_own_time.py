@@ -128,12 +128,14 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
         return pl.DataFrame(schema=_OWN), 1, 0.0
     kind, count = marker
     marks = (pl.col("kind") == kind) & ~pl.col("is_p2p")
-    before = pl.col("end").cum_max().shift(1).over("rank")
-    told = calls.with_columns(
-        gap=pl.when(pl.col("end").shift(1).over("rank").is_not_null()).then((pl.col("start") - before).clip(lower_bound=0)),
-        mark=pl.when(marks).then(pl.col("seq") // count),
-        is_first=marks & (pl.col("seq") % count == 0),
-    ).with_columns(iteration=pl.col("mark").forward_fill().over("rank"))
+    is_own = pl.col("rank") == pl.col("rank").shift(1)  # calls are sorted by rank: the row before is of the same one
+    end, latest = (pl.when(is_own).then(of.shift(1)) for of in (pl.col("end"), pl.col("end").cum_max().over("rank")))
+    told = calls.select(
+        "rank", "created", is_first=marks & (pl.col("seq") % count == 0), mark=pl.when(marks).then(pl.col("seq") // count),
+        gap=pl.when(end.is_not_null()).then((pl.col("start") - latest).clip(lower_bound=0)),
+    )  # fmt: skip
+    marked = pl.when(pl.col("mark").is_not_null()).then("rank").forward_fill()
+    told = told.with_columns(iteration=pl.when(marked == pl.col("rank")).then(pl.col("mark").forward_fill()))
     opened = told.filter(pl.col("is_first")).group_by("rank", "iteration").agg(pl.col("created").min()).sort("rank", "iteration")
     after = pl.col("iteration").shift(-1).over("rank")
     spans = opened.with_columns(took=(pl.col("created").shift(-1).over("rank") - pl.col("created")) / 1e6, next=after)
@@ -143,13 +145,14 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
     usual = spans.group_by("rank").len()["len"].median()
     parts = 1 if isinstance(usual, float) and usual >= ENOUGH else MAX_PARTS
     # The time before a call is of the iteration of the call before it.
-    told = told.with_columns(
-        iteration=pl.col("iteration").shift(1).over("rank"), began=pl.col("created").shift(1).over("rank")
-    ).join(spans, on=["rank", "iteration"], maintain_order="left")  # fmt: skip
-    place = pl.int_range(pl.len()).over("rank", "iteration") * parts // pl.len().over("rank", "iteration")
-    own = told.with_columns(part=pl.col("iteration") * parts + place).group_by("rank", pl.col("part").alias("iteration")).agg(
-        pl.col("gap").sum().alias("own_s"), pl.col("gap").count().alias("n"), pl.col("began").min()
+    told = told.select("rank", "gap", *(pl.when(is_own).then(pl.col(name).shift(1)).alias(name) for name in ("iteration", "created")))
+    if parts > 1:
+        place = pl.int_range(pl.len()).over("rank", "iteration") * parts // pl.len().over("rank", "iteration")
+        told = told.filter(pl.col("iteration").is_not_null()).with_columns(pl.col("iteration") * parts + place)
+    own = told.group_by("rank", "iteration").agg(
+        pl.col("gap").sum().alias("own_s"), pl.col("gap").count().alias("n"), pl.col("created").min().alias("began")
     )  # fmt: skip
+    own = own.join(spans, left_on=("rank", pl.col("iteration") // parts), right_on=("rank", "iteration"), how="semi")
     most = pl.col("n").median().over("rank")
     own = own.filter((pl.col("n") > 0) & ((pl.col("n") - most).abs() <= UNEVEN * most + 1))
     began = pl.col("began").cast(pl.Datetime("us")).dt.replace_time_zone("UTC").alias("began_at")
@@ -160,9 +163,9 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
 
 def _transfers(case: Tables, calls: pl.DataFrame) -> pl.DataFrame:
     sizes = case.table("groups").group_by("group_id").agg(pl.col("size").max()).collect()
-    timed = calls.filter(pl.col("is_timed") & ~pl.col("is_p2p") & (pl.col("end") >= pl.col("start")))
+    timed = calls.lazy().filter(pl.col("is_timed") & ~pl.col("is_p2p") & (pl.col("end") >= pl.col("start")))
     took = timed.group_by("group_id", "kind", "seq").agg(
         (pl.col("end") - pl.col("start")).min().alias("transfer_s"), pl.col("start").max(), pl.col("op", "sizes").min(), pl.len().alias("n")
-    )  # fmt: skip
+    ).collect()  # fmt: skip
     took = took.join(sizes, on="group_id", how="left").filter(pl.col("n") == pl.col("size"))
     return took.select("group_id", "kind", "op", "sizes", "seq", "transfer_s", "start").sort("group_id", "seq")
