@@ -19,6 +19,10 @@ _INSIDE_A_STAGE = ("dp", "tp", "cp", "ep", "dp_cp", "tp_cp", "tp_dp", "expert_tp
 
 def hosts(case: Tables) -> dict[int, str]:
     """rank -> host, where all that name one agree."""
+    return dict(case.derive(_hosts))
+
+
+def _hosts(case: Tables) -> dict[int, str]:
     found: dict[int, set[str]] = defaultdict(set)
     for table in ("ranks", "steps", "dump_index", "log_events"):
         for rank, host in case.table(table).select("rank", "host").drop_nulls().unique().collect().iter_rows():

@@ -42,6 +42,12 @@ def step_rows(case: Tables, *, warm_up: int) -> pl.DataFrame:
 
     Where every rank writes some of the steps only, and not the same ones, a stretch as long as from one to the next stands for a step.
     """
+    rows, shared = case.derive(_by_step)
+    return rows.join(shared[warm_up:], on="step", how="semi", maintain_order="left")
+
+
+def _by_step(case: Tables) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows of `steps`, one per rank and step, and the steps that count. Made once by `case.derive`."""
     order = ["rank", "step", "started_at", "evidence_id", "record"]
     steps = case.table("steps").filter(pl.col("rank").is_not_null() & pl.col("step").is_not_null())
     rows = steps.sort(order, nulls_last=False).unique(["rank", "step"], keep="last", maintain_order=True).collect()
@@ -51,7 +57,7 @@ def step_rows(case: Tables, *, warm_up: int) -> pl.DataFrame:
         width = round(gap) if isinstance(gap, float) and gap >= 2 else 1
         rows = rows.with_columns(pl.col("step") // width * width).unique(["rank", "step"], keep="last", maintain_order=True)
         shared = _shared(rows)
-    return rows.join(shared[warm_up:], on="step", how="semi", maintain_order="left")
+    return rows, shared
 
 
 def _shared(rows: pl.DataFrame) -> pl.DataFrame:

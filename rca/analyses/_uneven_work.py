@@ -101,8 +101,8 @@ def _width(rest: Matrix) -> float:
     """How far a rank usually varies about its own level, of the logarithm; 0 where no rank has peers."""
     import numpy as np
 
-    widths = [float(np.nanstd(row)) for row in rest if np.any(row)]
-    return float(np.median(widths)) if widths else 0.0
+    varying = rest[np.any(rest, axis=1)]
+    return float(np.median(np.nanstd(varying, axis=1))) if len(varying) else 0.0
 
 
 def _slowest(logs: Matrix) -> float:
