@@ -19,6 +19,7 @@ from collectors import _log_scheduler as scheduler
 from collectors._lines import Block, blocks, garbage, is_text
 from collectors._log_careful import KERNEL, Log, hear
 from collectors._log_dense import Dense, StepRows
+from collectors._log_devices import MARK, Devices
 from collectors._log_json import object_of
 from collectors._log_lines import holding, texts
 from collectors._log_prefix import parse, pieces
@@ -81,7 +82,7 @@ def claims(name: str, head: bytes) -> bool:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of one file: steps in batches as they come, the other tables at its end. Raises OSError where it cannot be opened."""
-    log, shapes, steps = Log(), Shapes(hear), StepRows(source.rank_said)
+    log, shapes, steps, devices = Log(), Shapes(hear), StepRows(source.rank_said), Devices(source.rank_said)
     before = ""
     last: Block | None = None
     for block in blocks(source):
@@ -95,6 +96,8 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         held = holding(lines.texts, _WORDS)
         dense = Dense(*shapes.find(lines, held, tasks_are_ranks=not log.tasks_are_nodes), log)
         _read(lines, before, held, dense, log)
+        if MARK.encode() in block.data:
+            devices.hear(lines.texts, lines.first)
         steps.add(list(dense.count_up()), log.take_steps(), block.first)
         before = lines.texts[-1]
         if steps.num_waiting >= BATCH_ROWS:
@@ -106,7 +109,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     yield from steps.take()
     yield TABLES["log_events"], TABLES["log_events"].rows(rows)
     yield TABLES["scheduler_events"], TABLES["scheduler_events"].rows(log.announced)
-    yield TABLES["ranks"], TABLES["ranks"].rows(launcher.processes(rows))
+    yield TABLES["ranks"], TABLES["ranks"].rows([*launcher.processes(rows), *devices.rows()])
 
 
 def _read(lines: Lines, before: str, held: Sequence[int], dense: Dense, log: Log) -> None:
