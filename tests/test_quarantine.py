@@ -61,6 +61,7 @@ def test_life_of_a_list(folder: Path) -> None:
         (("--because", "x"), "name them"),
         (("--release", "99", "--because", "x"), "not on the list"),
         (("--add", "a\nb", "--because", "x"), "no sample id"),
+        (("--add", "", "--because", "x"), "no sample id"),
         (("--add", "1", "--release", "2", "--because", "x"), "not allowed with"),
     ],
 )
@@ -72,6 +73,14 @@ def test_what_cannot_be_decided_says_what_to_do(folder: Path, words: tuple[str, 
 
 def test_a_place_that_is_not_there(tmp_path: Path) -> None:
     assert call("quarantine", tmp_path / "absent", "--ids").code == 2
+
+
+def test_each_option_that_names_samples_counts(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("step 1\n")
+    assert call("quarantine", tmp_path, "--add", "1", "--add", "2", "3", "--because", "x").code == 0
+    assert call("quarantine", tmp_path, "--ids").out == "1\n2\n3\n"
+    assert call("quarantine", tmp_path, "--release", "1", "--release", "3", "--because", "x").code == 0
+    assert call("quarantine", tmp_path, "--ids").out == "2\n"
 
 
 def rows_of(tmp_path: Path, *records: Any) -> tuple[list[dict[str, Any]], list[str]]:

@@ -25,8 +25,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """`rca quarantine PATH [--add ID ... | --release ID ...] [--because TEXT] [--by NAME] [--ids | --json]`."""
     parser.add_argument("path", metavar="PATH", help="folder, file or archive with the evidence")
     change = parser.add_mutually_exclusive_group()
-    change.add_argument("--add", nargs="+", metavar="ID", help="put samples on the list")
-    change.add_argument("--release", nargs="+", metavar="ID", help="take samples off it again; they stay in its history")
+    change.add_argument("--add", nargs="+", action="extend", metavar="ID", help="put samples on the list")
+    change.add_argument("--release", nargs="+", action="extend", metavar="ID", help="take samples off it again; they stay in its history")
     parser.add_argument("--because", metavar="TEXT", help="why: a person reads it later (with --add and --release)")
     parser.add_argument(
         "--shard", metavar="NAME", help="file or shard that the samples are in, where the evidence does not tell (with --add)"
@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "--because TEXT is missing: why these samples?" if changes else "--because says why samples are added or released: name them"
         )
-    if wrong := next((one for one in changes if not one.strip() or len(one) > MAX_ID or not one.isprintable()), None):
+    wrong = next((one for one in changes if not one.strip() or len(one) > MAX_ID or not one.isprintable()), None)
+    if wrong is not None:  # an empty one too
         raise UsageError(f"{wrong[:40]!r} is no sample id: printable characters, {MAX_ID} at most")
     book = listbook(Path(args.path))
     for problem in book.skipped:
