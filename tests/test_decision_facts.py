@@ -16,6 +16,7 @@ from rca.checkpoints import Rollback, Save
 from rca.decision.facts import NO_FACTS, Layout, facts
 from rca.decision.history import Fault, past_of
 from rca.decision.launches import Launches, launches
+from rca.decision.restart_checks import restart_checks
 from rca.incidents.records import iso
 from rca.roster import roster
 from rca.settings import NOT_SAID, parse
@@ -110,6 +111,12 @@ class TestBeforeRestart:
             outcomes=(Outcome("network_votes", "clear", ""), Outcome("config_drift", "clear", ""), Outcome("checkpoint_state", "clear", ""))
         )
         assert (clear["network trouble"], clear["hosts that differ"], clear["damaged or late checkpoint"]) == ("not_seen",) * 3
+
+    def test_every_host_is_asked_for_what_is_left(self) -> None:
+        who = replace(WHO, hosts={rank: f"h{rank // 2:02}" for rank in range(16)})
+        found = {check["check"]: check["run"] for check in restart_checks((), who, None, captured=frozenset(), has_ended=None, pending=())}
+        assert "pdsh -w 'h[00-07]'" in found["leftover ranks"][1]
+        assert "--ntasks-per-node=2 " in found["network trouble"][1]
 
     def test_a_checkpoint_that_is_only_named_was_not_looked_at(self) -> None:
         named, whole = (Rollback(Save(30, "step_30", "run.log", "L4", is_whole=flag)) for flag in (False, True))

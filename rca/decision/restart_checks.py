@@ -17,7 +17,7 @@ from rca.weighing import sign_of
 __all__ = ["NOT_LOOKED", "NOT_SEEN", "SEEN", "restart_checks"]
 
 SEEN, NOT_SEEN, NOT_LOOKED = "seen", "not_seen", "not_looked"
-SHOWN: Final = 4  # hosts named in a command; the others are like them
+GPUS_PER_HOST: Final = 8  # where the ranks do not tell: HGX and DGX boards carry eight
 NETWORK: Final = ("network_fault", "network_transient")  # causes for which a sign speaks first
 STORAGE: Final = ("storage_stall", "data_stall")
 VOTES: Final = "network_votes"
@@ -39,7 +39,7 @@ def restart_checks(
     hosts = tuple(sorted({who.spelled(host) for host in who.hosts.values()}))
     checks = [
         _old_world(captured, who, hosts, has_ended=has_ended),
-        _network(outcomes, hosts),
+        _network(outcomes, hosts, _gpus_per_host(who, len(hosts))),
         _data(outcomes, hosts),
         _checkpoint(outcomes, back),
         _alike(outcomes),
@@ -56,7 +56,7 @@ def _item(check: str, status: str, says: str, run: Sequence[str] = ()) -> dict[s
 
 def _old_world(captured: frozenset[int], who: Roster, hosts: Sequence[str], *, has_ended: bool | None) -> dict[str, Any]:
     """Ranks of this launch that may still hold GPUs, ports and locks."""
-    where = host_list(hosts, SHOWN)
+    where = host_list(hosts, len(hosts))  # all: a rank left on the one not asked holds the port as well
     run = ["squeue --me -t all -o '%i %T %N'   # is the old launch still there, or completing?"]
     if where:
         run.append(
@@ -74,11 +74,17 @@ def _old_world(captured: frozenset[int], who: Roster, hosts: Sequence[str], *, h
     return _item("leftover ranks", NOT_LOOKED, "no process list or stack was taken, so nothing tells who is left", run)
 
 
-def _network(outcomes: Sequence[Outcome], hosts: Sequence[str]) -> dict[str, Any]:
+def _gpus_per_host(who: Roster, num_hosts: int) -> int:
+    """Ranks on each host where that is a whole number, else the usual."""
+    placed = len(who.hosts)
+    return placed // num_hosts if num_hosts and placed % num_hosts == 0 else GPUS_PER_HOST
+
+
+def _network(outcomes: Sequence[Outcome], hosts: Sequence[str], gpus_per_host: int) -> dict[str, Any]:
     run = ["ibstat | grep -E 'State|Rate'   # on each host: Active, LinkUp, the full rate"]
     if len(hosts) > 1:
-        pair = host_list(hosts[:2], 2)
-        run.append(f"srun -w {pair} -N2 --ntasks-per-node=8 all_gather_perf -b 1G -e 8G -f 2 -g 1   # every neighbour pair")
+        pair, more = host_list(hosts[:2], 2), "both hosts" if len(hosts) == 2 else "then every other pair of neighbours"
+        run.append(f"srun -w {pair} -N2 --ntasks-per-node={gpus_per_host} all_gather_perf -b 1G -e 8G -f 2 -g 1   # {more}")
     told = _of_cause(outcomes, NETWORK)
     if told:
         return _item("network trouble", SEEN, told[0].says, run)
