@@ -66,6 +66,19 @@ def test_the_tree(told: Verdict, with_: Mapping[str, Any], action: str, branch: 
     assert bool(found.evict_hosts) == (action in ("replace", "shrink") or told.cause == "silent_data_corruption")
 
 
+def test_a_spare_is_never_promised_where_none_stands_ready() -> None:
+    none = Settings(spares=0, hot_standby=True)
+    found = advised(verdict("gpu_fault", hosts=()), settings=none)  # its host is not known: one goes all the same
+    assert (found.recovery or {})["path"] == "cold"
+    chip = advised(verdict("silent_data_corruption"), settings=none)
+    assert (chip.action, "no spares stand ready" in chip.because, chip.shrink is not None) == ("rollback", True, True)
+    part = {"group": "pp:0", "kind": "pp", "ranks": [0, 1, 2, 3], "outliers": [0, 1, 2, 3], "suspects": [3]}
+    apart = (Finding("outlier_group", "group_apart", "", numbers={"cover": [part]}),)
+    for spares, action in ((1, "shrink"), (2, "replace"), (None, "replace")):
+        found = advised(verdict("unknown", ()), apart, settings=Settings(spares=spares))
+        assert (found.action, found.evict_hosts, "1 spare stands ready" in found.because) == (action, ("host-a", "host-b"), spares == 1)
+
+
 @pytest.mark.parametrize(
     ("gone", "spares", "needed"), [(1, None, False), (31, None, False), (32, None, True), (32, 40, False), (2, 1, True), (1, 1, False)]
 )

@@ -85,7 +85,7 @@ def advise(
     spares = site.spares if site.spares is not None else None if facts.idle_hosts is None else len(facts.idle_hosts)
     tried = retries(fault_of(verdict, findings, facts), facts, history, limit=site.same_fault_restarts, at=verdict.failed_at)
     alerts = next((facts.alerts[host] for host in verdict.hosts if host in facts.alerts), None)
-    would_go = len(verdict.hosts) or (len(plan.hosts) if plan is not None else 0)
+    would_go = len(verdict.hosts) or (len(plan.hosts) if plan is not None else 0) or min(len(verdict.ranks), 1)  # a rank sits on some host
 
     def way(to: str) -> dict[str, Any]:
         return recovery(to, history, site, machines=num_hosts, spares=spares, num_evicted=would_go, can_rejoin=facts.can_rejoin)
@@ -96,10 +96,11 @@ def advise(
     )  # fmt: skip
     moved = _move(verdict, action, tried, alerts, costs, site.spares)  # an idle node that a list does not show may be had all the same
     if plan is not None and moved.action == "human" and verdict.cause in GROUP_GOES:
-        moved = _Move("replace", plan.because)
+        is_short = site.spares is not None and is_needed(len(plan.hosts), site.spares)
+        moved = _Move("shrink", f"{plan.because}; {_short(len(plan.hosts), site.spares)}") if is_short else _Move("replace", plan.because)
     action = moved.action
     evict = verdict.hosts if action in ("replace", "shrink") or verdict.cause in EVICT_TOO else ()
-    if plan is not None and action == "replace":
+    if plan is not None and action in ("replace", "shrink"):
         evict = plan.hosts
     evict_ranks = tuple(sorted({rank for host in evict for rank in roster.ranks_on(host)})) if evict else ()
     group = str(verdict.last_collective["group"]) if verdict.last_collective and not verdict.ranks else None
@@ -115,6 +116,8 @@ def advise(
     stay = sorted({*roster.hosts.values()} - {*evict})  # who is checked if it fails again
     per_host = world // num_hosts if world and num_hosts and world % num_hosts == 0 else None
     reason = moved.says or because(verdict, roster, action, findings, back, rule if is_ruled else None)
+    if evict and action != "shrink" and site.spares is not None and is_needed(len(evict), site.spares):
+        reason += f"; {_short(len(evict), site.spares)}"
     return Advice(
         action=action,
         evict_hosts=tuple(node_name(roster.spelled(host)) for host in evict),
@@ -137,7 +140,9 @@ def advise(
         ),
         retries=tried,
         losses=costs,
-        shrink=shrink(facts.layout, site, world_size=world, num_hosts=num_hosts, num_gone=would_go) if action in ("replace", "shrink") else None,
+        shrink=shrink(facts.layout, site, world_size=world, num_hosts=num_hosts, num_gone=would_go)
+        if evict or action in ("replace", "shrink")
+        else None,
         recovery=way(action),
         before_restart=tuple(
             restart_checks(outcomes, roster, back, captured=facts.captured, has_ended=has_ended, pending=history.pending_changes)
@@ -174,17 +179,20 @@ def _move(
         to = "replace" if verdict.cause == "network_transient" and verdict.hosts else "human"
         return _Move("quarantine_data" if verdict.data and action == "rollback" else to, instead("capped", retries=tried["says"]))
     if action == "replace" and verdict.hosts and is_needed(len(verdict.hosts), spares):
-        gone = len(verdict.hosts)
-        ready = (
-            "no spare is told of"
-            if spares is None
-            else f"{spares or 'no'} spare{'' if spares == 1 else 's'} stand{'s' if spares == 1 else ''} ready"
-        )
-        words = {"gone": gone, "s": "" if gone == 1 else "s", "es": "es" if gone == 1 else "", "spares": ready}
-        return _Move("shrink", instead("shrink", **words))
+        return _Move("shrink", _short(len(verdict.hosts), spares))
     if action == "replace" and verdict.cause == "slow_rank" and costs is not None and costs["prefers"] == "degrade":
         return _Move("degrade", instead("degrade", loss=costs["says"]))
     return _Move(action)
+
+
+def _short(gone: int, spares: int | None) -> str:
+    """That fewer spares stand ready than hosts go, and what follows."""
+    ready = (
+        "no spare is told of"
+        if spares is None
+        else f"{spares or 'no'} spare{'' if spares == 1 else 's'} stand{'s' if spares == 1 else ''} ready"
+    )
+    return instead("shrink", gone=gone, s="" if gone == 1 else "s", es="es" if gone == 1 else "", spares=ready)
 
 
 def _expected(way: Mapping[str, Any]) -> float | None:

@@ -87,7 +87,10 @@ def _path(action: str, settings: Settings, spares: int | None, num_evicted: int,
         if spares is None:
             return "cold", "whether a spare stands ready is not told, so the slow way is counted with"
         if spares < num_evicted:
-            return "cold", f"{spares} spare{'' if spares == 1 else 's'} for {num_evicted} hosts: the job has to be queued anew"
+            return (
+                "cold",
+                f"{spares} spare{'' if spares == 1 else 's'} for {num_evicted} host{'' if num_evicted == 1 else 's'}: the job has to be queued anew",
+            )
         if settings.hot_standby is not False:
             return "hot_standby", f"{spares} spare{'' if spares == 1 else 's'} for {num_evicted} host{'' if num_evicted == 1 else 's'}"
         return "cold", "this site's spares are not warm: they are brought in by a requeue"
