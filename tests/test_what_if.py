@@ -45,6 +45,12 @@ def slow(replica: int, stage: int, times: float) -> Took:
     return lambda way, r, s, step, batch, chunk: BASE[way] * (times if (r, s) == (replica, stage) else 1)
 
 
+def test_operations_that_took_no_time_compare_with_nothing() -> None:
+    ops = pipeline(lambda *_: 0.1, **(SIZE | {"steps": 2})).with_columns(pl.lit(0.0).alias("op_s"))
+    found = ask(MemoryCase({"ops": ops}), "straggler_what_if")
+    assert (found.status, "no operation took any time" in found.why) == ("blind", True), found.why
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_traces(name: str, tmp_path: Path) -> None:
     """S, S_t, S_dp, S_stage, M_W and M_S as their authors have them, within 1 %."""

@@ -66,7 +66,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(
             "no timed operation tells its step and, itself or by a map, its replica (dp): what waits for what is not known"
         )
+    if not rows.select((pl.col("op_s") > 0).any()).item():
+        raise NotEnoughEvidence("no operation took any time: the clock of the trace is too coarse, or its durations are in another unit")
     replay = Replay(traced(rows))
+    if not (replay.ideal_s > 0 and replay.real_s > 0):
+        raise NotEnoughEvidence("a usual step takes no time: most operations last 0 s, so the clock of the trace is too coarse")
     numbers = _numbers(replay)
     cites = _cites(rows, replay)
     ratio, lost = numbers["S"], replay.real_s - replay.ideal_s
