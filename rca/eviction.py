@@ -62,6 +62,7 @@ def eviction_plan(
     repeats: int = 1,
 ) -> EvictionPlan | None:
     """The plan, or None: no finding covers its outliers with groups, their hosts are not known, or `named` ranks are (then they go, not a group).
+    None as well where the hosts hold every rank of the job: nothing would be left to run on, and what stands apart stands beside sound ranks there.
 
     `test_h` = hours that an evicted host stays out, `reproduction` = probability that one replay shows the fault, `repeats` of the replay.
     """
@@ -74,6 +75,8 @@ def eviction_plan(
         return None
     suspects = roster.hosts_of(tuple(rank for part in cover for rank in part["suspects"]))
     ranks = tuple(sorted(rank for host in hosts for rank in roster.ranks_on(host)))
+    if set(ranks) >= set(roster.everyone):
+        return None
     gpus_per_host = len(ranks) / len(hosts)
     num_faults = min(len(cover), len(hosts))
     num_innocent = len(hosts) - num_faults

@@ -103,3 +103,12 @@ def test_a_plan_is_plain_json() -> None:
     assert plan is not None
     row = json.loads(json.dumps(plan.as_row()))
     assert (row["hosts"], row["alternative"]["then"]) == (["h0000", "h0001", "h0002", "h0003"], "dual_phase_replay")
+
+
+def test_hosts_that_hold_the_whole_job_are_not_evicted() -> None:
+    """Eight ranks that share their only host with 24 sound ones: the host tells nothing of them. Beside another host it does."""
+    assert eviction_plan([_told(_part([0]))], _roster(1)) is None
+    assert eviction_plan([_told(_part(range(2)))], _roster(2)) is None
+    plan = eviction_plan([_told(_part([0]))], _roster(2))
+    assert plan is not None
+    assert plan.hosts == ("h0000",)
