@@ -92,3 +92,41 @@ def test_a_task_that_the_limit_of_its_step_killed_is_a_rank_that_memory_cost(hos
     ]
     found = ask(MemoryCase({"ranks": TABLES["ranks"].rows(ranks), "log_events": TABLES["log_events"].rows(log)}), "process_death")
     assert [f.sign for f in found.findings if f.ranks == (5,)] == sign
+
+
+FAILED = "srun: error: Node failure on host-d"
+ENDED = "slurmstepd: error: *** JOB 1 ON host-a CANCELLED AT 2026-03-04T05:06:07 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+
+
+def says(signature: str, message: str) -> dict[str, object]:
+    return {"signature": signature, "message": message}
+
+
+KILLED = says("slurm_task_exit", "srun: error: host-d: tasks 24-31: Killed")
+
+
+@pytest.mark.parametrize(
+    ("lines", "sign", "hosts"),
+    [
+        ([says("slurm_node_failure", FAILED), says("slurm_node_failure", ENDED)], "node_failed", ("host-d",)),
+        ([says("slurm_node_failure", ENDED)], "node_failed", ()),  # host-a is where the batch script ran
+        ([KILLED], "task_killed", ("host-d",)),
+        (
+            [KILLED, says("slurm_cancelled", CANCELLED), says("slurm_task_exit", "srun: error: host-a: task 0: Killed")],
+            "task_killed",
+            ("host-d",),
+        ),
+        ([says("slurm_task_exit", "srun: error: host-d: task 3: Segmentation fault (core dumped)")], "task_crashed", ("host-d",)),
+        ([says("slurm_task_exit", "srun: error: host-d: task 3: Bus error")], "task_bus_error", ("host-d",)),
+        ([says("slurm_cancelled", CANCELLED), KILLED], None, ()),  # ordered
+        ([says("slurm_task_exit", "srun: error: host-a: task 0: Exited with exit code 1"), KILLED], None, ()),  # srun's own kill
+        ([says("elastic_child_failed", ""), KILLED], None, ()),
+        ([says("slurm_node_failure", "slurmctld: error: Nodes host-d not responding, setting DOWN")], None, ()),  # may be of any job
+    ],
+)
+def test_slurm_tells_a_lost_node_or_the_first_task_that_ended_without_a_map(
+    lines: list[dict[str, object]], sign: str | None, hosts: tuple[str, ...]
+) -> None:
+    rows = [{"evidence_id": "slurm", "record": f"L{n}", **line} for n, line in enumerate(lines, 1)]
+    found = ask(MemoryCase({"log_events": TABLES["log_events"].rows(rows)}), "slurm_ends").findings
+    assert [(f.sign, f.hosts, f.ranks) for f in found] == ([(sign, hosts, ())] if sign else [])

@@ -1,0 +1,77 @@
+"""What does Slurm itself say of the end of a job whose ranks nothing places on hosts?
+
+1. A node that srun or salloc says failed is lost, and is named; a step that slurmstepd ended because of a node failure lost one that is not
+   told: the host in that line is where the step ran. Where ranks of that host are known, `process_death` tells it.
+2. Else the first task that srun says a signal ended is the first death: srun ends all others behind it. The host is named; the number may be
+   that of a launcher (`_slurm_tasks`), so no rank is.
+3. Ends behind an order to stop, and where a log tells a first fault of its own, are left to those who read that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from rca.analyses._faults import Story, story
+from rca.analyses._job_logs import READS, Line, cite_line
+from rca.analyses._words import iso
+from rca.types import Finding, Sign, Tables
+
+NEEDS = ("log_events",)
+USES = tuple(table for table in READS if table not in NEEDS)
+SIGNS = {
+    "node_failed": Sign("death", ("host_lost", "host_fault")),
+    "task_killed": Sign("death", ("process_killed", "host_out_of_memory", "unknown")),
+    "task_bus_error": Sign("death", ("storage_stall", "host_fault", "user_exception", "unknown")),
+    "task_crashed": Sign("death", ("user_exception", "process_killed", "host_fault", "unknown")),
+}
+
+_NODE: Final = re.compile(r"(?i)(?:srun|salloc): error: \*{0,3} ?node failure on (?P<host>[\w.-]+)(?=[\s,;:]|$)")
+_STEP: Final = re.compile(r"(?i)(?:cancelled|terminated) .{0,120}due to node failure")
+_TASK: Final = re.compile(r"srun: error: (?P<host>[\w.-]+): (?P<tasks>tasks? [\d,\s-]{1,400}): (?P<death>[A-Z][a-z]+(?: [a-z]+)?)")
+_DEATHS: Final = {"Killed": "task_killed", "Bus error": "task_bus_error", "Segmentation fault": "task_crashed", "Aborted": "task_crashed"}
+_ORDERS: Final = frozenset({"slurm_time_limit", "slurm_preempted", "slurm_requeued", "slurm_cancelled", "slurm_node_failure"})
+
+
+def analyse(case: Tables) -> Sequence[Finding]:
+    """One finding: the lost node, else the task that ended first."""
+    told = case.derive(story)
+    if told.first:
+        return ()
+    return ([] if told.stop.is_asked else _lost(told)) or _ended(told)
+
+
+def _lost(told: Story) -> list[Finding]:
+    lines = [x for x in told.logs.lines if x.signature == "slurm_node_failure" and (_NODE.search(x.text) or _STEP.search(x.text))]
+    hosts = tuple(sorted({found["host"] for x in lines if (found := _NODE.search(x.text))}))
+    if not lines or (told.logs.hosts and not set(hosts) <= set(told.logs.hosts.values())):
+        return []
+    says = f"Slurm ended the job because a node failed: {', '.join(hosts) or 'which one is not told here'}"
+    return [_finding("node_failed", says, hosts, lines)]
+
+
+def _ended(told: Story) -> list[Finding]:
+    """The first end of a task in its file, where no order to stop stands before it and no other file tells another."""
+    first: dict[str, Line] = {}
+    for line in told.logs.lines:  # by file and place
+        if line.signature == "slurm_task_exit" or line.signature in _ORDERS:
+            first.setdefault(line.evidence_id, line)
+    found = {id(line): match for line in first.values() if (match := _TASK.search(line.text))}
+    if len(first) != 1 or len(found) != 1 or any((x.signature or "").startswith("elastic_") for x in told.logs.lines):
+        return []
+    (line,), (match,) = first.values(), found.values()
+    began = told.stop.began
+    if match["death"] not in _DEATHS or (began is not None and (began.evidence_id != line.evidence_id or began.place < line.place)):
+        return []
+    says = f"srun says that {match['tasks']} on {match['host']} ended first: {match['death']}; which rank that is nothing tells"
+    return [_finding(_DEATHS[match["death"]], says, (match["host"],), [line])]
+
+
+def _finding(sign: str, says: str, hosts: tuple[str, ...], lines: Sequence[Line]) -> Finding:
+    candidates: list[int] = []
+    numbers = {"failed_at": iso(next((x.at for x in lines if x.at is not None), None)), "candidates": candidates}
+    return Finding("slurm_ends", sign, says, hosts=hosts, scope=f"{hosts}", numbers=numbers, cites=tuple(map(cite_line, lines))[:6])
+
+
+__all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
