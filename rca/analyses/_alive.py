@@ -24,12 +24,18 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-__all__ = ["Sign", "last_steps", "was_seen_after", "went_on"]
+__all__ = ["ENDS", "LOST", "TIMED_OUT", "Sign", "is_unharmed", "last_steps", "was_seen_after", "went_on"]
 
 LINGERS: Final = timedelta(seconds=2)  # how long the last words of a dying process may come behind the record of its end
 STEPS_ON: Final = (
     2  # steps after which an exception was outlived: the one under way may still be counted, two are not made without the rank
 )
+# What is logged when a rank ends: time-outs and lost connections by others, the end itself by launchers.
+TIMED_OUT: Final = frozenset({"nccl_watchdog_timeout", "nccl_watchdog_detected", "store_barrier_timeout"})
+LOST: Final = frozenset(
+    {"nccl_socket_closed", "nccl_connect_refused", "tcpstore_broken", "nccl_net_completion_error", "nccl_desync_report"}
+)
+ENDS: Final = ("process_signal", "elastic_child_failed", "elastic_root_cause", "slurm_task_exit")
 MAX_SPEAKERS: Final = 8  # ranks that print the steps of the job, of which any one is enough
 _INSTANTS: Final = (("stacks", "sampled_at"), ("dumps", "last_at"), ("steps", "started_at"), ("progress", "ended_at"))
 
@@ -89,8 +95,15 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
     later = [*of_job, *((at, rank) for at, rank in after.own if rank == line.rank)]
     if any(logs.clocks.order((at, logs.hosts.get(rank)), (line.at, line.clock)) == 1 for at, rank in later):
         return True
+    if line.at is None and line.rank in after.unharmed:
+        return True  # no clock orders it, but the end of a rank that all others wait for leaves neither a job that moves nor silence
     seen_at = after.moved.get(line.rank) if line.rank is not None else None
     return seen_at is not None and logs.clocks.order((seen_at, logs.hosts.get(line.rank or 0)), (line.at, line.clock)) == 1
+
+
+def is_unharmed(case: Tables, rank: int | None) -> bool:
+    """Whether a rank was seen moving and its recorder answered, in a job that moves and of whose end no log tells."""
+    return rank in case.derive(_after).unharmed
 
 
 def last_steps(case: Tables, logs: JobLogs) -> list[tuple[datetime, str | None]]:
@@ -125,6 +138,7 @@ class _After:
     # End of the last step but two that a rank prints (the first after a line may have been under way on every rank), and the rank; a few.
     of_job: Sequence[tuple[datetime, int]]
     moved: Mapping[int, datetime]  # rank that was seen moving -> its first sample
+    unharmed: frozenset[int]  # ranks that were seen moving and whose recorder answered, in a job that moves and of whose end nobody tells
 
 
 def _after(case: Tables) -> _After:
@@ -132,6 +146,8 @@ def _after(case: Tables) -> _After:
     _, motion = case.derive(main_motion)
     taken = case.table("stacks").filter((pl.col("dump_status") == "ok") & pl.col("sampled_at").is_not_null())
     first = dict(taken.group_by("rank").agg(pl.col("sampled_at").min()).collect().iter_rows())
+    is_told_of = any(line.exit_code or line.signal or line.signature in TIMED_OUT | LOST | {*ENDS} for line in lines)
+    dumped = case.table("dump_index").select("rank").drop_nulls().unique().collect()["rank"].to_list() if motion.job_moves else []
     return _After(
         frozenset(line.rank for line in lines if line.signature == "worker_finished" or line.exit_code == 0),
         frozenset(line.rank for line in lines if line.exit_code or line.signal),
@@ -139,6 +155,7 @@ def _after(case: Tables) -> _After:
         _nth_last(case, "steps", "started_at", STEPS_ON),
         sorted(_nth_last(case, "progress", "ended_at", STEPS_ON + 1))[-MAX_SPEAKERS:],
         {rank: first[rank] for rank in motion.moved if motion.job_moves and rank in first},
+        frozenset() if is_told_of else frozenset(motion.moved) & frozenset(dumped),
     )
 
 

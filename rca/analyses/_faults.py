@@ -20,7 +20,7 @@ from datetime import timedelta
 from heapq import nsmallest
 from typing import Final
 
-from rca.analyses._alive import went_on
+from rca.analyses._alive import ENDS, LOST, TIMED_OUT, is_unharmed, went_on
 from rca.analyses._job_logs import JobLogs, Line, job_logs
 from rca.analyses._memory_kills import memory_kills
 from rca.analyses._sample_names import IN_DATA, is_unreadable
@@ -88,11 +88,6 @@ SIGNAL_OF_CODE: Final[Mapping[int, str]] = {
     -4: "SIGILL",
     -8: "SIGFPE",
 }
-TIMED_OUT: Final = frozenset({"nccl_watchdog_timeout", "nccl_watchdog_detected", "store_barrier_timeout"})
-LOST: Final = frozenset(
-    {"nccl_socket_closed", "nccl_connect_refused", "tcpstore_broken", "nccl_net_completion_error", "nccl_desync_report"}
-)
-ENDS: Final = ("process_signal", "elastic_child_failed", "elastic_root_cause", "slurm_task_exit")
 
 NEVER_OWN: Final = re.compile(
     r"ChildFailed|SignalException|KeyboardInterrupt|SystemExit|Rendezvous|Dist(?:Backend|Store|Network|Timeout)?Error$"
@@ -254,8 +249,14 @@ def _without_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]
 
 
 def _is_over(case: Tables, logs: JobLogs, line: Line, kind: str) -> bool:
-    """Whether a fault that a program can catch ended nothing: the rank went on, or what failed was tried again (a last try says so)."""
-    return CLASS[kind] >= OUTLIVABLE and (line.is_retried or went_on(case, logs, line))
+    """Whether a fault ended nothing: the rank went on, or what a program can catch was tried again (a last try says so).
+
+    A device's error stays with its process, where every further call fails. Steps that are printed do not disprove it, only a rank that computes
+    on in a job that moves and complains of nothing: the error was of a process before it.
+    """
+    if CLASS[kind] >= OUTLIVABLE:
+        return line.is_retried or went_on(case, logs, line)
+    return kind not in DEATHS and is_unharmed(case, line.rank)
 
 
 def _fault(kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:
