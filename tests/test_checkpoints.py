@@ -37,7 +37,8 @@ def test_a_rollback_goes_to_the_newest_whole_checkpoint_from_before_the_fault(tm
 def test_where_no_checkpoint_is_named_it_says_so(tmp_path: Path, lines: tuple[str, ...]) -> None:
     advice = diagnosed(tmp_path, "bit_flip", lines)
     assert advice["checkpoint"] is None
-    assert str(advice["because"]).endswith("; no log here names a checkpoint saved before it")
+    assert "; no log here names a checkpoint saved before it: list the folder" in str(advice["because"])
+    assert "`rca inspect CHECKPOINT_FOLDER`" in str(advice["because"])
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,14 @@ def test_a_spare_is_never_promised_where_none_stands_ready() -> None:
         assert (found.action, found.evict_hosts, "1 spare stands ready" in found.because) == (action, ("host-a", "host-b"), spares == 1)
 
 
+def test_a_network_fault_without_a_host_points_at_what_the_hosts_share() -> None:
+    ends = {"ends": ["host-1", "host-2", "host-3"], "candidates": []}
+    stuck = Finding("stuck_collective", "all_arrived", "", numbers={"candidates": [0, 1, 2]})
+    found = advised(verdict("network_fault", ()), (stuck, Finding("network_votes", "everywhere", "", numbers=ends)))
+    assert (found.action, found.evict_hosts, "stacks" in found.because) == ("human", (), False)
+    assert "what host-[1-3] share" in found.because
+
+
 @pytest.mark.parametrize(
     ("gone", "spares", "needed"), [(1, None, False), (31, None, False), (32, None, True), (32, 40, False), (2, 1, True), (1, 1, False)]
 )

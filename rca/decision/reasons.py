@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rca.checkpoints import Rollback, first_divergence
+from rca.commands import hostlist, node_name
 from rca.policies import Rule
 from rca.roster import Roster
 from rca.types import Finding, Verdict
+from rca.weighing import sign_of
 
 __all__ = ["because", "instead"]
 
@@ -73,6 +75,8 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return f"the same sample would fail again: leave out {_samples(verdict.data)} and restart"
     if action == "human" and verdict.ranks and verdict.cause == "unknown":
         return "who failed first is clear, why is not: take stacks (with --native) and the log of this rank before restarting"
+    if action == "human" and verdict.cause == "network_fault" and not verdict.ranks:
+        return _shared_link(roster, findings)
     fitting = sorted({rank for f in findings for rank in f.numbers.get("candidates", ())})
     if action == "human" and (broken := sorted({host for f in findings if f.numbers.get("is_broken") for host in f.hosts})):
         return f"several hosts report faults of their own ({', '.join(broken)}), and which was first is open: test each before it is used again"
@@ -92,6 +96,18 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         out = f"keep {', '.join(verdict.hosts)} out of use until a double run clears or proves it, and go back"
         return told.replace("go back", out, 1)
     return told
+
+
+def _shared_link(roster: Roster, findings: Sequence[Finding]) -> str:
+    """Where to look when the network failed and no host stands out: on what the hosts share whose links are told of; stacks tell nothing of it."""
+    network = [f for f in findings if sign_of(f).causes[:1] == ("network_fault",)]
+    own = {host for f in network for host in f.hosts} or {str(host) for f in network for host in f.numbers.get("ends", ())}
+    nodes = [node_name(roster.spelled(host)) for host in own]
+    whom = hostlist(nodes) if nodes else "the hosts of the job"
+    return (
+        f"no host stands out: look at what {whom} share (switch, rail, fabric) and at the port and link of each (ibstat; on each host: Active, "
+        "LinkUp, the full rate); leave out those whose link stays down, then restart"
+    )
 
 
 def _open_chip(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> str:
@@ -140,7 +156,9 @@ def _checkpoint(back: Rollback | None) -> str:
     passed = f"; passed over: {'; '.join(back.passed)}" if back is not None and back.passed else ""
     save = back.save if back is not None else None
     if save is None:
-        return f"; no log here names a checkpoint saved before it{passed}"
+        before = f"step {back.before}" if back is not None and back.before is not None else "the fault"
+        look = f"list the folder the job saves to, then `rca inspect CHECKPOINT_FOLDER`, and take the newest whole one from before {before}"
+        return f"; no log here names a checkpoint saved before it{passed}: {look}"
     at = f", saved at step {save.step}" if save.step is not None else ""
     which = "is whole" if save.is_whole else "a log names"
     return f"; the newest that {which} is {save.name}{at} ({save.path} {save.record}){passed}"
