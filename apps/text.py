@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -101,10 +103,24 @@ def _chain(judgement: Judgement) -> list[str]:
         lines = _wrapped(said, "  ", "  ")
         return ["Evidence", *lines, ""]
     lines = ["Evidence"]
-    for number, (finding, aside) in enumerate(findings, 1):
-        lines += _wrapped(f"{finding.says}{aside}.", f" {number:2}. ", "     ")
+    alike = Counter(map(_likeness, findings))
+    first: dict[tuple[str, ...], tuple[Finding, str]] = {}
+    for one in findings:
+        first.setdefault(_likeness(one), one)
+    for number, (finding, aside) in enumerate(first.values(), 1):
+        more = alike[_likeness((finding, aside))] - 1
+        others = f" And {more} more like it (--json has all)." if more else ""
+        lines += _wrapped(f"{finding.says}{aside}.{others}", f" {number:2}. ", "     ")
         lines += [_cut(f"       {cite.path} {cite.record}: {cite.text}") for cite in finding.cites]
     return [*lines, ""]
+
+
+def _likeness(told: tuple[Finding, str]) -> tuple[str, ...]:
+    """What makes findings one line: the same sign that accuses nobody, in words that differ in numbers and names of groups only."""
+    finding, aside = told
+    if finding.ranks or finding.hosts:
+        return (finding.id, aside)
+    return (finding.analysis, finding.sign, re.sub(r"\(ranks?[^)]*\)|\d+", "", finding.says), aside)
 
 
 def chain(judgement: Judgement) -> list[tuple[Finding, str]]:

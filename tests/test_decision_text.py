@@ -78,3 +78,13 @@ def test_names_of_hosts_and_samples_stay_words() -> None:
     bad = commands(verdict("bad_sample", data={"shard": None, "sample_ids": ["a b; reboot", "--release", "7"]}), WHO, ())
     (line,) = [line for line in bad if "--add" in line]
     assert shlex.split(line, comments=True) == ["rca", "quarantine", "PATH", "--add", "a b; reboot", "7", "--because", "rca: bad_sample"]
+
+
+def test_findings_are_alike_where_only_numbers_differ_and_nobody_is_accused() -> None:
+    from apps.text import _likeness
+    from rca.types import Finding
+
+    one, two = (Finding("stuck_collective", "all_arrived", f"all 4 members arrived at #7 (ranks {n}, 9) and none finished") for n in (1, 2))
+    assert _likeness((one, "")) == _likeness((two, ""))
+    named = [Finding("slow_rank", "slow_compute", f"rank {n} is slow", ranks=(n,)) for n in (1, 2)]
+    assert _likeness((named[0], "")) != _likeness((named[1], ""))
