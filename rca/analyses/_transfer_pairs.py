@@ -2,7 +2,8 @@
 
 Sources: tables of transfers, point-to-point calls of recorders (with start and end) and of NCCL's Inspector, timed sends and receives of pipeline
 stages. A call lasts from the moment its own end of the connection is there, so whoever comes first waits inside it. The transfer itself is what
-the later end sees: of both ends the one whose calls are usually shorter. That needs no common clock.
+the later end sees: of both ends the one whose calls are usually shorter. That needs no common clock, and both ends: of a rank that left no dump
+nothing is known. Calls that their time-out ended took no time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rca.analyses._job_logs import READS as LOG_READS
 from rca.analyses._job_logs import job_logs
 from rca.analyses._layout import hosts
 from rca.analyses._nccl_ranks import ranks_of
+from rca.analyses._waits import is_done
 from rca.types import Cite, Tables
 
 __all__ = ["READS", "Cell", "cells"]
@@ -56,7 +58,14 @@ def cells(case: Tables) -> tuple[list[Cell], int]:
         pl.col("seconds").median(), pl.col("seconds").quantile(0.25).alias("low"), pl.len().alias("num"),
         pl.col("table", "evidence_id", "record").sort_by("evidence_id", "record").first(),
     )  # fmt: skip
-    pairs = sides.sort("src", "dst", "kind", "seconds", "side").unique(("src", "dst", "kind"), keep="first", maintain_order=True)
+    is_told = (pl.col("side") == "") | (
+        pl.col("side").n_unique().over("src", "dst", "kind") == 2
+    )  # one end alone may only have waited for the other
+    pairs = (
+        sides.filter(is_told)
+        .sort("src", "dst", "kind", "seconds", "side")
+        .unique(("src", "dst", "kind"), keep="first", maintain_order=True)
+    )
     usual = pairs.group_by("kind").agg(pl.col("seconds").median().alias("usual"), pl.len().alias("pairs"))
     every = pairs.select("src", "dst").n_unique()
     pairs = pairs.join(usual, on="kind").filter(pl.col("pairs") >= MIN_PAIRS)
@@ -102,7 +111,7 @@ def _tables(case: Tables) -> pl.DataFrame:
 
 def _recorded(case: Tables) -> pl.DataFrame:
     rows = case.table("collectives").filter(
-        pl.col("is_p2p") & pl.all_horizontal(pl.col("src", "dst", "started_at", "completed_at").is_not_null())
+        pl.col("is_p2p") & is_done() & pl.all_horizontal(pl.col("src", "dst", "started_at", "completed_at").is_not_null())
     )
     took = (pl.col("completed_at") - pl.col("started_at")).dt.total_microseconds() / 1e6
     side = pl.when(pl.col("rank") == pl.col("src")).then(pl.lit("send")).otherwise(pl.lit("recv"))

@@ -2,12 +2,16 @@
 
 1. Build the wait graph. A call at which every member waits (all dumped, all in it, none through, none late) and that others wait behind,
    or that holds the whole job, is stuck.
-2. Not when the members disagree about what they called (`mismatched_collective` explains it), and not when the job still moves.
+2. Where starts are recorded, and one member's GPU never began the call that the GPUs of all others are inside of, that GPU is held up by what it was
+   given before: it is the one.
+3. Not when the members disagree about what they called (`mismatched_collective` explains it), and not when the job still moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import polars as pl
 
 from rca.analyses._stack_views import main_motion
 from rca.analyses._wait_graph import Call, Waits, cite_call
@@ -19,6 +23,7 @@ from rca.types import Finding, Sign, Tables
 NEEDS = ("dumps", "collectives")
 USES = ("group_status", "memberships", "stacks", "stack_frames", "dump_index")
 SIGNS = {
+    "never_began": Sign("stuck", ("gpu_fault", "nvlink_fault", "code_hang", "unknown")),
     "all_arrived": Sign("stuck", ("network_fault", "network_transient", "nvlink_fault", "gpu_fault", "unknown")),
 }
 
@@ -50,10 +55,35 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not motion.is_known and len(held_by_any) < BLOCKED_SHARE * len(waits.read):
         few = f"{len(held_by_any)} of {len(waits.read)} ranks are inside a call that all members joined, as in any running job"
         raise NotEnoughEvidence(f"{few}; no repeated stack says whether it moved")
-    return [_finding(waits, call, ranks, held) for call, ranks, held in found]
+    return [_finding(waits, call, ranks, held, _never_began(case, call, ranks)) for call, ranks, held in found]
 
 
-def _finding(waits: Waits, call: Call, ranks: Sequence[int], held: set[int]) -> Finding:
+def _never_began(case: Tables, call: Call, ranks: Sequence[int]) -> int | None:
+    """The one member whose GPU has not begun the call, where those of all others have; None where two members cannot tell the odd one, or
+    starts are not recorded."""
+    if call.is_p2p:
+        return None
+    own = (pl.col("group_id") == call.group_id) & (pl.col("collective_seq_id") == call.seq) & pl.col("rank").is_in(list(ranks))
+    rows = (
+        case.table("collectives", where="is_tail").filter(own & ~pl.col("is_p2p").fill_null(value=False)).select("rank", "state").collect()
+    )
+    states = dict(rows.iter_rows())
+    waiting = [rank for rank, state in sorted(states.items()) if state == "scheduled"]
+    begun = sum(state == "started" for state in states.values())
+    return waiting[0] if len(waiting) == 1 and begun == len(ranks) - 1 else None
+
+
+def _finding(waits: Waits, call: Call, ranks: Sequence[int], held: set[int], late: int | None) -> Finding:
+    if late is not None:
+        says = (
+            f"all {len(ranks)} members made {waits.name(call)}, and the GPU of rank {late} alone never began it: what it was given before does not "
+            f"end; {len(held) - 1} other ranks wait for it"
+        )
+        cites = (cite_call(waits.first[late]), *(cite_call(waits.first[rank]) for rank in ranks if rank != late))
+        return Finding(
+            "stuck_collective", "never_began", says, ranks=(late,), groups=(call.group_id,), explains=tuple(sorted(held - {late})),
+            scope=str(call.node), numbers={"members": list(ranks), "awaited": awaited_number([call])}, cites=cites[:MAX_CITES],
+        )  # fmt: skip
     others = len(held - set(ranks))
     behind = f"; {others} other ranks wait behind it" if others else ""
     return Finding(

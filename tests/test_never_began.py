@@ -1,0 +1,50 @@
+"""A stuck call that one member's GPU never began: that GPU is held up by what it was given before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rca.case import MemoryCase
+from rca.questions import ask
+from rca.tables import TABLES
+
+RANKS = range(4)
+
+
+def case(states: list[str]) -> MemoryCase:
+    """Four ranks in one call of the world; `states` as their recorders say."""
+    of = [{"evidence_id": f"fr-{r}", "record": "E0", "rank": r} for r in RANKS]
+    call: dict[str, Any] = {
+        "backend": "nccl",
+        "group_id": "world:0",
+        "collective_seq_id": 7,
+        "op": "all_reduce",
+        "sizes": "[8] -> [8]",
+        "is_p2p": False,
+    }
+    rows = {
+        "dumps": [{**one, "backend": "nccl", "format": "pickle", "num_entries": 1, "is_torn": False} for one in of],
+        "groups": [{"evidence_id": "fr-0", "record": "E0", "group_id": "world:0", "kind": "world", "size": len(RANKS)}],
+        "memberships": [{**one, "group_id": "world:0", "group_rank": r} for r, one in zip(RANKS, of, strict=True)],
+        "collectives": [
+            {**one, **call, "state": state, "is_retired": False, "is_tail": True} for one, state in zip(of, states, strict=True)
+        ],
+        "evidence": [{"evidence_id": one["evidence_id"], "path": one["evidence_id"], "is_stale": False} for one in of],
+    }
+    return MemoryCase({name: TABLES[name].rows(made) for name, made in rows.items()})
+
+
+@pytest.mark.parametrize(
+    ("states", "sign", "ranks"),
+    [
+        (["started", "scheduled", "started", "started"], "never_began", (1,)),
+        (["started", "scheduled", "scheduled", "started"], "all_arrived", ()),
+        (["scheduled"] * 4, "all_arrived", ()),  # starts are not recorded
+        (["started"] * 4, "all_arrived", ()),
+    ],
+)
+def test_the_one_gpu_that_never_began_it(states: list[str], sign: str, ranks: tuple[int, ...]) -> None:
+    (finding,) = ask(case(states), "stuck_collective").findings
+    assert (finding.sign, finding.ranks) == (sign, ranks)
