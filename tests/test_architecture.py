@@ -107,7 +107,10 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "rca/probes/*": ((*ENGINE, "rca.replay", "rca.probes._*"), ("polars", "numpy", "torch")),
     "rca/drills/simulated/_emit.py": ((*ENGINE, "rca.case", "rca.drills._synthetic*", "rca.drills.simulated._*"), ("polars",)),
-    "rca/drills/simulated/*": ((*FOUNDATION, "rca.drills._kernel", "rca.drills._synthetic*", "rca.drills.simulated._*"), ("polars", "numpy")),
+    "rca/drills/simulated/*": (
+        (*FOUNDATION, "rca.drills._kernel", "rca.drills._synthetic*", "rca.drills.simulated._*"),
+        ("polars", "numpy"),
+    ),
     "rca/drills/_campaign*.py": (
         (*ENGINE, "rca.case", "rca.questions", "rca.weighing", "rca.diagnose", "rca.judge", "rca.drills._*", "rca.drills.simulated"),
         ("numpy", "scipy"),

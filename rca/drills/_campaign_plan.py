@@ -35,7 +35,9 @@ REPORTED = (8, 32, 64, 256, 1024, 4096, 16384)  # sizes, in ranks
 FITTED = (16, 60, 128, 512)
 SEEDS = (0, 1, 2)  # of a standard campaign
 FITTED_SEED = 1_000_000
-ONCE = frozenset({32, 1024, 4096, 16384})  # sizes at which a kind is played with the first seed only: a large job costs as much as fifty small ones
+ONCE = frozenset(
+    {32, 1024, 4096, 16384}
+)  # sizes at which a kind is played with the first seed only: a large job costs as much as fifty small ones
 LARGE = {4096: 1, 16384: 2}  # sizes that only every third kind is played at, each its own third
 QUIET = ("healthy", "planned")  # classes of kinds in which nothing failed
 QUIET_TIMES = 2  # so many seeds more of small ones: that nobody is accused takes hundreds of jobs to show

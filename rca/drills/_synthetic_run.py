@@ -69,7 +69,9 @@ class _Play:
             meeting.ranks.append(rank)
             meeting.missing -= 1
             meeting.at = max(meeting.at, at)
-            meeting.is_broken |= meeting.signature != signature or (plan.cut is not None and place >= plan.cut and group.number in self.crossing)
+            meeting.is_broken |= meeting.signature != signature or (
+                plan.cut is not None and place >= plan.cut and group.number in self.crossing
+            )
             if not meeting.missing and not meeting.is_broken and key != self.stuck:
                 del self.meetings[key]
                 self.end(meeting)

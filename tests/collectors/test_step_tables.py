@@ -131,7 +131,12 @@ def table(*, slow: int | None = None, heavy: int | None = None, longer: bool = F
 
 @pytest.mark.parametrize(
     ("text", "ranks", "cause"),
-    [(table(slow=5), [5], "slow_rank"), (table(heavy=3), [], "stage_imbalance"), (table(longer=True), [], "data_imbalance"), (table(), [], None)],
+    [
+        (table(slow=5), [5], "slow_rank"),
+        (table(heavy=3), [], "stage_imbalance"),
+        (table(longer=True), [], "data_imbalance"),
+        (table(), [], None),
+    ],
 )
 def test_only_a_slow_rank_is_named(tmp_path: Path, text: str, ranks: list[int], cause: str | None) -> None:
     (tmp_path / "table.csv").write_text(text)
