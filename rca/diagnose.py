@@ -34,30 +34,29 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | No
     1. Every set of ranks that a finding accuses is a suspect set, and so is nobody.
     2. Score every (cause, suspect set) and turn the scores into probabilities.
     3. Take the most probable set; of it the most probable cause; name each only when it is probable enough.
+    4. State the probabilities as they were found to be honest: sharper or flatter, and with a share for what no sign knows.
     """
     weighing = weighing or weights()
     findings = [f for o in outcomes for f in o.findings]
     followed = explained(findings)
     told = support([f for f in findings if f.id not in followed], outcomes, weighing.bits)
-    probabilities = _with_surprise(
-        _softmax(
-            {
-                (cause, s): math.log2(CAUSES[cause].prior) + told.get((cause, s), (0.0, ()))[0]
-                for cause in CAUSES
-                for s in suspect_sets(findings, cause)
-            }
-        ),
-        weighing.surprise,
-    )
+    scores = {
+        (cause, s): math.log2(CAUSES[cause].prior) + told.get((cause, s), (0.0, ()))[0]
+        for cause in CAUSES
+        for s in suspect_sets(findings, cause)
+    }
+    probabilities = _softmax(scores)
     by_set: dict[Suspects, float] = defaultdict(float)
     for (_, suspects), p in probabilities.items():
         by_set[suspects] += p
     ranks = max(sorted(by_set), key=lambda s: by_set[s])
     if ranks and by_set[ranks] < ENOUGH:
         ranks = ()
-    cause, p_cause = _best_cause(probabilities, ranks)
-    hypotheses = _hypotheses(probabilities, told, findings, roster, (cause, ranks))
-    return _verdict(cause, p_cause, ranks, by_set.get(ranks, 0.0), findings, hypotheses, roster)
+    cause = _best_cause(probabilities, ranks)
+    stated = _stated(scores, weighing)
+    hypotheses = _hypotheses(stated, told, findings, roster, (cause, ranks))
+    p_ranks = sum(p for (_, s), p in stated.items() if s == ranks)
+    return _verdict(cause, stated[cause, ranks], ranks, p_ranks, findings, hypotheses, roster)
 
 
 def suspect_sets(findings: Sequence[Finding], cause: str) -> list[Suspects]:
@@ -74,19 +73,19 @@ def _softmax(scores: Mapping[Any, float]) -> dict[Any, float]:
     return {key: one / total for key, one in odds.items()}
 
 
-def _with_surprise(probabilities: Mapping[Any, float], surprise: float) -> dict[Any, float]:
-    """The evidence tells of nothing that no sign knows: that share stays with `unknown`, whatever speaks for the rest."""
-    return {key: (1 - surprise) * p + (surprise if key == ("unknown", ()) else 0.0) for key, p in probabilities.items()}
+def _stated(scores: Mapping[tuple[str, Suspects], float], weighing: Weights) -> dict[tuple[str, Suspects], float]:
+    """Probabilities as they are told; what is named was decided before, so a verdict does not change with how it is told."""
+    sharp = _softmax({key: weighing.sharpness * score for key, score in scores.items()})
+    return {key: (1 - weighing.surprise) * p + (weighing.surprise if key == ("unknown", ()) else 0.0) for key, p in sharp.items()}
 
 
-def _best_cause(probabilities: Mapping[tuple[str, Suspects], float], ranks: Suspects) -> tuple[str, float]:
+def _best_cause(probabilities: Mapping[tuple[str, Suspects], float], ranks: Suspects) -> str:
     """The cause that has at least half of what falls to these ranks; else `unknown`."""
     of_set = {cause: p for (cause, s), p in probabilities.items() if s == ranks}
-    total = sum(of_set.values())
     cause = max(sorted(of_set), key=lambda c: of_set[c])
-    if of_set[cause] < ENOUGH * total or (not ranks and of_set[cause] < ENOUGH):
-        return "unknown", of_set["unknown"]
-    return cause, of_set[cause]
+    if of_set[cause] < ENOUGH * sum(of_set.values()) or (not ranks and of_set[cause] < ENOUGH):
+        return "unknown"
+    return cause
 
 
 def _hypotheses(

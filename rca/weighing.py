@@ -57,10 +57,13 @@ class Gain:
 
 @dataclass(frozen=True)
 class Weights:
-    """What findings weigh: bits of every row, and the probability that stays with `unknown` however much speaks for an answer."""
+    """What findings weigh: bits of every row; and how a probability is stated that is honest on kinds of faults that nobody weighed for."""
 
     bits: Mapping[Key, float]
-    surprise: float  # 0..1: how often an answer that looks sure is wrong all the same, for reasons that no sign shows
+    surprise: float  # 0..1, stays with `unknown`: how often a sure answer is wrong all the same, for reasons that no sign shows
+    sharpness: float = (
+        1.0  # factor of every score before it becomes a stated probability; above 1: answers were right more often than they said
+    )
 
 
 Gains = dict[tuple[str, Suspects], dict[str, list[Gain]]]  # (cause, suspects) -> family -> what speaks for it
@@ -85,7 +88,8 @@ def set_by_hand() -> Mapping[Key, float]:
 @cached
 def weights() -> Weights:
     """Those that count: calibrated where `rca drill campaign --calibrate` has been, else set by hand."""
-    return Weights(bits(), next(float(r["value"]) for r in rows("calibration") if r["figure"] == "surprise"))
+    figures = {r["figure"]: float(r["value"]) for r in rows("calibration")}
+    return Weights(bits(), figures["surprise"], figures["sharpness"])
 
 
 def by_hand() -> Weights:

@@ -15,6 +15,7 @@ from _house import HEALTHY, RCA, ROOT, SAMPLE, call, copy_case, copy_dumps, fini
 
 from rca import __version__, plugins
 from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS
+from rca.drills.simulated import KINDS
 from rca.questions import questions
 from rca.tables import TABLES
 
@@ -320,8 +321,9 @@ def test_questions_are_listed_with_what_they_ask() -> None:
 
 
 def test_drills_are_listed() -> None:
-    out = call("drill", "list").out
-    assert [line.split()[0] for line in out.splitlines()] == list(plugins.names("rca.drills"))
+    live, simulated = call("drill", "list").out.split("\nsimulated:\n")
+    assert [line.split()[0] for line in live.splitlines() if line and not line.endswith(":")] == list(plugins.names("rca.drills"))
+    assert [line.split()[0] for line in simulated.splitlines()] == sorted(KINDS)
 
 
 # Help
