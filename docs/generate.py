@@ -30,7 +30,7 @@ from rca.judge import Judgement, judge
 from rca.sources import inventory
 from rca.tables import DUMP_STATUS, GROUP_KINDS, TABLES
 from rca.types import Hypothesis
-from rca.weighing import bits
+from rca.weighing import bits, weights
 
 DOCS = Path(__file__).resolve().parent
 CASES = DOCS.parent / "data" / "cases"
@@ -290,7 +290,7 @@ def worked_example() -> str:
     rows = []
     for h in (best, *rest):
         score = _score(h, signs)
-        expected = best.probability * 2 ** (score - _score(best, signs))
+        expected = best.probability * 2 ** (weights().sharpness * (score - _score(best, signs)))
         if not math.isclose(expected, h.probability, rel_tol=1e-6):
             raise SystemExit(f"the sum shown for {h.cause} is not what the verdict computes: {expected} against {h.probability}")
         prior = CAUSES[h.cause].prior

@@ -6,9 +6,9 @@ knows less than that. A weight that few incidents touch stays as it was.
 1. Incidents count so that causes come as often as they are published to (rca/causes.py), and kinds of one cause equally.
 2. A step for each weight that enough incidents touch, with a normal prior of `spread` bits around the one set by hand. Not for a cause that none of
    them has: nothing there could speak for it. No common scale: it would move rows that no incident has touched by what others say.
-3. `spread` is chosen by what the weights say of kinds left out.
-4. The share that stays with `unknown` (surprise) is the one under which the answers to kinds left out are most likely to be as right as they were,
-   and one that is sure and wrong more than was seen.
+3. `spread` is chosen by what the weights say of kinds left out; where no step helps there, all weights stay as set by hand.
+4. How a probability is stated: the sharpness (a factor of all scores) and the share that stays with `unknown` (surprise) under which answers to kinds
+   left out are most likely to be as right as they were; with a prior around 1, and one sure answer more that was wrong than was seen. Kinds count alike.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ MIN_SEEN = 8  # incidents that a weight must touch to be moved
 MIN_KINDS = 2  # kinds that they must come from: what one kind shows may be how that kind is simulated
 LOWEST, HIGHEST = 0.1, 20.0  # bits of a row
 IN_FIT = 0.02  # surprise while fitting, so that an incident no weight explains pulls at none
-SURPRISES = np.linspace(0.002, 0.1, 99)
+SURPRISES = np.linspace(0.002, 0.1, 50)
+SHARPNESSES = np.exp(np.linspace(-0.7, 0.7, 57))  # half to double
+SHARPNESS_SPREAD = 0.3  # of its logarithm: the prior
+NAMED = 0.5  # probability from which a verdict names its answer
 MAX_WEIGHT = 4.0  # of one incident against the mean one
 FOLDS = 5
 Array = NDArray[Any]
@@ -46,7 +49,8 @@ class Fit:
     bits: Mapping[Key, float]
     seen: Mapping[Key, int]  # incidents that a row takes part in
     surprise: float
-    spread: float
+    sharpness: float
+    spread: float  # of the prior that was chosen; 0: the weights stay as set by hand
     loss_by_hand: float  # mean log2 loss of the truth on kinds left out: with the weights set by hand
     loss_fitted: float  # and with weights fitted without those kinds
     incidents: int
@@ -105,13 +109,16 @@ class _Problem:
         return shares, entry_part, slot_part, loss_part
 
     def told(self, bits: Array) -> Array:
-        """Of each incident, without surprise: probability of the truth; of the likeliest answer, whether that is right, whether it names a cause."""
+        """Of each incident, without surprise: probability of the truth; whether the likeliest answer is right, and whether it is named; then its
+        probability at every sharpness."""
         shares, *_ = self.probabilities(bits)
         top = np.maximum.reduceat(shares, self.starts)
         is_top = shares == top[self.incident]
         right, unknown = (np.logical_or.reduceat(is_top & which, self.starts) for which in (self.right, self.is_max))
         plain = np.add.reduceat(shares * self.right, self.starts)
-        found: Array = np.stack([plain, top, right, ~unknown])
+        odds = np.log(np.maximum(shares, 1e-300) / top[self.incident])
+        sharp = [1 / np.add.reduceat(np.exp(sharpness * odds), self.starts) for sharpness in SHARPNESSES]
+        found: Array = np.stack([plain, right, ~unknown & (top >= NAMED), *sharp])
         return found
 
     def loss(self, bits: Array) -> tuple[float, Array]:
@@ -141,7 +148,7 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
     """The weights that say most of the truth of these incidents. Deterministic: the same incidents, the same weights."""
     kinds = sorted({one.kind for one in told})
     seen = Counter(key for one in told for key in one.keys)
-    held = {spread: np.zeros((4, len(told))) for spread in (0.0, *SPREADS)}  # 0: as set by hand
+    held = {spread: np.zeros((3 + len(SHARPNESSES), len(told))) for spread in (0.0, *SPREADS)}  # 0: as set by hand
     for turn in range(min(FOLDS, len(kinds))):
         out = set(kinds[turn::FOLDS])
         inside = [one for one in told if one.kind not in out]
@@ -151,9 +158,11 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
             held[spread][:, outside] = _said([told[number] for number in outside], bits)
     weights = _weights(told)
     losses = {spread: float(-(weights * np.log2((1 - IN_FIT) * of[0] + 1e-6)).mean()) for spread, of in held.items()}
-    best = min(SPREADS, key=lambda spread: losses[spread])
-    bits = _fitted(told, by_hand, best)
-    return Fit(bits, seen, _surprise(held[best]), best, losses[0.0], losses[best], len(told), len(kinds))
+    best = min(held, key=lambda spread: losses[spread])
+    bits = _fitted(told, by_hand, best) if best else dict(by_hand)
+    of_kind = Counter(one.kind for one in told)
+    surprise, sharpness = _stating(held[best], np.array([len(told) / len(kinds) / of_kind[one.kind] for one in told]))
+    return Fit(bits, seen, surprise, sharpness, best, losses[0.0], losses[best], len(told), len(kinds))
 
 
 def _weights(told: Sequence[Evidence]) -> Array:
@@ -197,9 +206,17 @@ def _said(told: Sequence[Evidence], bits: Mapping[Key, float]) -> Array:
     return _Problem(told, keys, np.ones(len(told))).told(np.array([bits[key] for key in keys]))
 
 
-def _surprise(held: Array) -> float:
-    """The share that makes answers to kinds left out most likely to be as right as they were; one more that was sure, and wrong."""
-    _, stated, is_right, names = held
-    stated, is_right = stated[names > 0], is_right[names > 0] > 0
-    likely = [float(np.log(np.where(is_right, (1 - s) * stated, 1 - (1 - s) * stated)).sum() + np.log(s)) for s in SURPRISES]
-    return float(SURPRISES[int(np.argmax(likely))])
+def _stating(held: Array, weights: Array) -> tuple[float, float]:
+    """Surprise and sharpness under which what was said of kinds left out is most likely to have been as right as it was."""
+    _, is_right, names, *sharp = held
+    chosen = names > 0
+    right, counts = is_right[chosen] > 0, weights[chosen]
+
+    def likely(surprise: float, sharpness: float, stated: Array) -> float:
+        told = (1 - surprise) * stated[chosen]
+        prior = np.log(surprise) - np.log(sharpness) ** 2 / (2 * SHARPNESS_SPREAD**2)
+        return float((counts * np.log(np.where(right, told, 1 - told) + 1e-12)).sum() + prior)
+
+    options = [(likely(s, k, stated), float(s), float(k)) for k, stated in zip(SHARPNESSES, sharp, strict=True) for s in SURPRISES]
+    _, surprise, sharpness = max(options)
+    return surprise, sharpness

@@ -57,15 +57,22 @@ def write_weights(found: Fit) -> Iterator[str]:
         weight = {"bits": f"{found.bits.get(key, hand):.4g}", "set_by_hand": f"{hand:g}", "seen": str(found.seen.get(key, 0))}
         table.append({**{column: row[column] for column in ("analysis", "sign", "cause", "why")}, **weight})
     _write(CATALOGUE / "bits.csv", COLUMNS, table)
-    why = f"most likely share on kinds left out, {found.incidents} simulated incidents of {found.kinds} kinds, and one more than was seen"
-    _write(
-        CATALOGUE / "calibration.csv", ("figure", "value", "why"), [{"figure": "surprise", "value": f"{found.surprise:.3f}", "why": why}]
-    )
+    why = f"most likely for answers to kinds left out, {found.incidents} simulated incidents of {found.kinds} kinds"
+    figures = [
+        {"figure": "surprise", "value": f"{found.surprise:.3f}", "why": f"{why}; one sure answer more was wrong than was seen"},
+        {"figure": "sharpness", "value": f"{found.sharpness:.3f}", "why": f"{why}; prior around 1"},
+    ]
+    _write(CATALOGUE / "calibration.csv", ("figure", "value", "why"), figures)
     moved = {key: (before[key], bits) for key, bits in found.bits.items() if abs(bits - before[key]) >= SHOWN_BITS}
-    yield f"{found.incidents} incidents of {found.kinds} kinds; prior of {found.spread:g} bits around the weights set by hand"
+    width = (
+        f"prior of {found.spread:g} bits around the weights set by hand"
+        if found.spread
+        else "no step helps on kinds left out: weights stay as set by hand"
+    )
+    yield f"{found.incidents} incidents of {found.kinds} kinds; {width}"
     yield f"weights that fewer than {MIN_SEEN} incidents or {MIN_KINDS} kinds touch stay as they are"
     yield f"mean loss of the truth on kinds left out: {found.loss_by_hand:.3f} bits by hand, {found.loss_fitted:.3f} fitted"
-    yield f"surprise {found.surprise:.3f}"
+    yield f"surprise {found.surprise:.3f}, sharpness {found.sharpness:.3f}"
     counts = Counter("moved" if key in moved else "stays" for key in found.bits)
     yield f"{counts['moved']} of {len(found.bits)} weights move by {SHOWN_BITS:g} bits or more:"
     for key in sorted(moved, key=lambda k: (moved[k][1] - moved[k][0], k)):

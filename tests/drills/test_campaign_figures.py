@@ -12,7 +12,7 @@ from rca.catalogues import rows
 from rca.causes import CAUSES
 from rca.drills._campaign_calibration import Answers, auroc, brier, ece, interval, reliability, skill
 from rca.drills._campaign_evidence import Evidence
-from rca.drills._campaign_fit import HIGHEST, LOWEST, MIN_SEEN, _Problem, _surprise, fit
+from rca.drills._campaign_fit import HIGHEST, LOWEST, MIN_SEEN, SHARPNESSES, _Problem, _stating, fit
 from rca.drills._campaign_shares import at_least, at_most, wilson
 from rca.drills._campaign_tables import short, tables
 from rca.drills._campaign_torchfrtrace import first_finding
@@ -121,14 +121,28 @@ def test_fit_moves_what_many_incidents_contradict_and_leaves_what_few_touch() ->
     assert fit(told, BY_HAND) == found, "the same incidents, the same weights"
 
 
-def test_more_surprise_is_left_where_sure_answers_are_wrong() -> None:
-    """A sign that is right 19 times of 20, in every kind: its weight cannot tell which."""
-    sure = [incident(f"kind {n % 5}", "gpu_fault") for n in range(95)]
-    wrong = [incident(f"kind {n % 5}", "data_stall") for n in range(5)]
-    stated = np.array([[0.999] * 100, [0.999] * 100, [1.0] * 95 + [0.0] * 5, [1.0] * 100])
-    assert _surprise(stated) == pytest.approx(0.05, abs=0.015)
-    assert _surprise(stated[:, :95]) < 0.02
-    assert fit([*sure, *wrong], BY_HAND).surprise < 0.05, "a weight that says 95 % needs no surprise beside it"
+def test_what_is_stated_is_sharper_where_answers_are_right_more_often_than_they_say() -> None:
+    def held(stated: float, right: int, wrong: int) -> np.ndarray:
+        number = right + wrong
+        sharp = [stated**k / (stated**k + (1 - stated) ** k) for k in SHARPNESSES]
+        return np.stack([np.full(number, stated), np.arange(number) < right, np.ones(number), *(np.full(number, p) for p in sharp)])
+
+    surprise, sharpness = _stating(held(0.8, 95, 5), np.ones(100))
+    assert sharpness > 1.2
+    assert (1 - surprise) * 0.8**sharpness / (0.8**sharpness + 0.2**sharpness) == pytest.approx(0.95, abs=0.05)
+    assert _stating(held(0.9, 60, 40), np.ones(100))[1] < 0.9
+    surprise, sharpness = _stating(held(0.999, 95, 5), np.ones(100))
+    assert surprise == pytest.approx(0.05, abs=0.015)
+    assert _stating(held(0.999, 95, 0), np.ones(95))[0] < 0.02
+
+
+def test_weights_stay_as_set_by_hand_where_no_step_helps_on_kinds_left_out() -> None:
+    told = [incident(f"kind {n % 5}", "code_hang") for n in range(40)]
+    honest = {key: (9.0 if key[2] == "code_hang" else 1.0) for key in BY_HAND}
+    odd = [incident("one of its own", "gpu_fault")] * 10
+    found = fit([*told, *odd], honest)
+    assert found.loss_fitted <= found.loss_by_hand
+    assert found.spread or found.bits == honest
 
 
 def row(**changed: Any) -> dict[str, Any]:
@@ -214,3 +228,4 @@ def test_shipped_weights_are_those_set_by_hand_where_the_fit_had_little_to_say()
         assert LOWEST <= float(r["bits"]) <= HIGHEST, key
     assert by_hand().bits == {key: float(r.get("set_by_hand") or r["bits"]) for key, r in told.items()}
     assert by_hand().surprise == 0 <= weights().surprise <= 0.1
+    assert 0.5 <= weights().sharpness <= 2 == 2 * by_hand().sharpness
