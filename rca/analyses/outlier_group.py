@@ -32,7 +32,7 @@ import polars as pl
 from rca.analyses._group_cover import Cover, cover, numbers_of, parts
 from rca.analyses._group_peers import ACTS, COLLECTIVE, HIDDEN, P2P, Apart, apart, copies, label, typical
 from rca.analyses._group_savers import lone_saver
-from rca.analyses._layout import hosts, stages
+from rca.analyses._layout import hosts, stages, unseen
 from rca.analyses._stack_scene import Scene, hidden_wait, scene, stays
 from rca.analyses._stack_views import View, cite_view, in_loop, seen, stands_still
 from rca.analyses._words import ranks_text
@@ -182,6 +182,11 @@ def _of_rank(job: _Job, rank: int, found: Cover | None = None) -> Finding:
     if sign == "lone_loader" and not job.apart.num_stages and _waits_inside(job, view):
         sign = "lone_loader_thread"
     others = tuple(r for r in job.apart.ranks if r != rank)
+    if sign == "lone_place":
+        if any(job.view(r).stack_id == view.stack_id for r in job.everyone - {rank}):
+            raise NotEnoughEvidence(f"rank {rank} is in code of its own, and so are others in the same place")
+        if missing := unseen(job.case, job.everyone):
+            raise NotEnoughEvidence(f"rank {rank} is in code of its own, and {missing}: any of these may be the one")
     says = f"rank {rank} alone does not wait for others: it is {_place(view)}"
     if others:
         whose, waits = ("its stage", "waits") if len(others) == 1 else ("their stages", "wait")
