@@ -8,7 +8,7 @@ knows less than that. A weight that few incidents touch stays as it was.
    them has: nothing there could speak for it. No common scale: it would move rows that no incident has touched by what others say.
 3. `spread` is chosen by what the weights say of kinds left out; where no step helps there, all weights stay as set by hand.
 4. How a probability is stated: the sharpness (a factor of all scores) and the share that stays with `unknown` (surprise) under which answers to kinds
-   left out are most likely to be as right as they were; with a prior around 1, and one sure answer more that was wrong than was seen. Kinds count alike.
+   left out are most likely to be as right as they were; with a prior around 1, and one sure answer more wrong than was seen. Kinds count alike.
 """
 
 from __future__ import annotations
