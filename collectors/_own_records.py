@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from collectors._lines import blocks
 from rca.errors import EvidenceError
-from rca.types import Source
+from rca.types import Skip, Source
 
-__all__ = ["document", "instant", "is_lines", "is_record", "number", "text", "texts", "whole", "wholes"]
+__all__ = ["document", "instant", "is_lines", "is_record", "lines_of", "number", "text", "texts", "whole", "wholes"]
 
 MAX_BYTES: Final = 1 << 26  # of one record with its history
 MAX_TEXT: Final = 1 << 20  # characters of one text that are kept
@@ -37,6 +38,37 @@ def is_lines(head: bytes, schema: str) -> bool:
 def _first_schema(data: bytes) -> str | None:
     found = _SCHEMA.search(data)
     return found[1].decode("ascii", "replace") if found else None
+
+
+def lines_of(
+    source: Source, schema: str, rows: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]] | str]
+) -> Iterator[dict[str, Any] | Skip]:
+    """What `rows` makes of each record of a file of lines, in their order; each line stands for itself: what is torn, foreign or refused with a
+    reason is skipped."""
+    for block in blocks(source):
+        if isinstance(block, Skip):
+            yield block
+            continue
+        for number, line in enumerate(block.lines, block.first):
+            if not line.strip():
+                continue
+            found = _read(line, schema, rows)
+            if isinstance(found, str):
+                yield Skip(f"L{number}", found)
+            else:
+                yield from ({"record": f"L{number}", **row} for row in found)
+
+
+def _read(
+    line: bytes, schema: str, rows: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]] | str]
+) -> Sequence[Mapping[str, Any]] | str:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return f"not JSON ({str(error)[:100]}): a torn line"
+    if not isinstance(record, dict) or record.get("schema_version") != schema:
+        return f"no record of schema {schema}"
+    return rows(record)
 
 
 def document(source: Source, schema: str) -> Mapping[str, Any]:

@@ -9,14 +9,12 @@ skipped, and the rest counts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from collectors._lines import blocks
-from collectors._own_records import instant, is_lines, text, whole
+from collectors._batches import batches
+from collectors._own_records import instant, is_lines, lines_of, text, whole
 from rca.errors import EvidenceError
-from rca.tables import TABLES
 from rca.types import Skip, Source
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ __all__ = ["EMITS", "SCHEMA", "claims", "read"]
 EMITS = ("quarantines",)
 SCHEMA = "rca.quarantine/1"  # what this reader claims is no other reader's, whatever a reason quotes
 
-BATCH_ROWS: Final = 20_000
 MAX_FAILURES: Final = 10_000  # of one decision
 DECISIONS: Final = ("add", "release")
 KINDS: Final = ("not_finite", "spike", "exception")
@@ -42,37 +39,12 @@ def claims(name: str, head: bytes) -> bool:
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     """Rows of `quarantines` in the order of the lines."""
-    rows: list[dict[str, Any]] = []
-    has_any = False
-    for block in blocks(source):
-        if isinstance(block, Skip):
-            yield block
-            continue
-        for number, line in enumerate(block.lines, block.first):
-            if not line.strip():
-                continue
-            found = _rows(line)
-            if isinstance(found, str):
-                yield Skip(f"L{number}", found)
-            else:
-                has_any = True
-                rows += [{"record": f"L{number}", **row} for row in found]
-        if len(rows) >= BATCH_ROWS:
-            yield TABLES["quarantines"], TABLES["quarantines"].rows(rows)
-            rows = []
-    if not has_any:
+    num_rows, _ = yield from batches("quarantines", lines_of(source, SCHEMA, _rows))
+    if not num_rows:
         raise EvidenceError(source.path, None, "no decision on a sample in it")
-    if rows:
-        yield TABLES["quarantines"], TABLES["quarantines"].rows(rows)
 
 
-def _rows(line: bytes) -> list[dict[str, Any]] | str:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return f"not JSON ({str(error)[:100]}): a torn line"
-    if not isinstance(record, dict) or record.get("schema_version") != SCHEMA:
-        return f"no record of schema {SCHEMA}"
+def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]] | str:
     sample, decided_at, decision = text(record.get("sample_id")), instant(record.get("at")), record.get("decision")
     if sample is None:
         return "names no sample"

@@ -18,8 +18,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
@@ -28,18 +26,17 @@ from typing import Any, Final
 import polars as pl
 
 from rca.analyses._faults import Story, story
-from rca.analyses._job_logs import READS, Line, step_at_end
+from rca.analyses._job_logs import READS, step_at_end
 from rca.analyses._kernel_aside import Aside, aside_words, of_weight
-from rca.analyses._kernel_edges import Link
 from rca.analyses._kernel_events import LOST, UNNAMED, Record, waits_for_gpus
+from rca.analyses._kernel_policy import policy_of, ruled, sites_rule
 from rca.analyses._kernel_roots import Scene, cites_of, scene
 from rca.analyses._kernel_users import TRAINS, users_of
+from rca.analyses._kernel_words import counted, examples, followers, named, on_devices, when
 from rca.analyses._storage_hints import in_storage
 from rca.analyses._waits import build_waits
 from rca.analyses._words import iso, ranks_text
-from rca.catalogues import by_code, rows, site_rows
 from rca.errors import NotEnoughEvidence
-from rca.policies import opinions, sites_way_out, strictness
 from rca.types import Finding, Sign, Tables
 
 NEEDS = ("host_logs",)
@@ -72,7 +69,6 @@ SIGNS = {
 }
 
 MAX_CITES = 6
-WORDS_CHARS: Final = 100  # of a line that are said
 MAX_COMPARED: Final = 32  # earliest roots that each other one is compared with
 MAX_FOLLOWING: Final = 4  # kinds of records that are said to follow
 ACCESS: Final = 137  # an access that arrived over a link: the fault is at its other end, or in the program there
@@ -99,13 +95,6 @@ _ON_DEVICE = frozenset(
     {"gpu_record", "gpu_memory_record", "nvlink_record", "nonfatal_link_record", "application_record", "repeated_record", "pcie_record"}
     | {"doubtful_record"}
 )
-_DEMANDS: Mapping[str, str] = {
-    "reset": "reset_gpu",
-    "drain": "reset_gpu",
-    "drain_reset": "reset_gpu",
-    "reboot": "reboot_host",
-}  # verdicts of the driver
-_DEMANDING: Final = ("repairs", "verdict")  # edges at whose end a line says what is needed: a repair that a reset makes effective
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
@@ -207,7 +196,7 @@ def _finding(
         ranks = _cut_off(case, told, roots)
     ends = sorted({rank for of_end in by_end for rank in of_end}) if all(by_end) else []
     candidates = ends or sorted({rank for r in roots for rank in logs.ranks_on(r.host)})
-    says = f"the kernel of {root.host_words} reports {_named(root)}{_on(roots) if alone else _on(roots[:1])}{_when(root)}"
+    says = f"the kernel of {root.host_words} reports {named(root)}{on_devices(roots) if alone else on_devices(roots[:1])}{when(root)}"
     says += (
         f": {ranks_text(ranks)}"
         if ranks
@@ -221,7 +210,9 @@ def _finding(
     )
     if is_open:
         others = {r.host: r for r in reversed(roots) if r.host != root.host}
-        says += "".join(f", that of {r.host_words} {_named(r)}{_on([r])}{_when(r)}" for r in list(others.values())[::-1][:MAX_FOLLOWING])
+        says += "".join(
+            f", that of {r.host_words} {named(r)}{on_devices([r])}{when(r)}" for r in list(others.values())[::-1][:MAX_FOLLOWING]
+        )
     if not alone:
         says += f"; {len({r.host for r in roots})} hosts report faults, and "
         says += "calls that nobody ends all reach them" if ranks else "which was first the clocks do not tell"
@@ -233,10 +224,10 @@ def _finding(
         says += f"; its process {root.line.pid} is of rank {root.line.rank}, and its GPU that of {ranks_text(by_address)}: "
         says += "a program's fault is of the process" if root.line.rank in ranks else "a device's fault is of the address"
     following = [link for r in roots for link in seen.followers(r)] if alone else []
-    told_after = _following(following)
+    told_after = followers(following)
     if told_after:
         says += "; what follows from it: " + ", ".join(
-            f"{f['name']}{_count(f['num_gpus'], f['num_hosts'])} ({f['because']})" for f in told_after[:MAX_FOLLOWING]
+            f"{f['name']}{counted(f['num_gpus'], f['num_hosts'])} ({f['because']})" for f in told_after[:MAX_FOLLOWING]
         )
     numbers: dict[str, Any] = {
         "failed_at": iso(root.line.at),
@@ -252,15 +243,15 @@ def _finding(
         numbers["is_broken"] = True  # by its own record: no replay has to show it
     if contradiction:
         numbers["is_other_gpu"] = root.line.rank in ranks  # than the one that maps give of this rank
-    if alone and (policy := _policy(seen, root, following)):
-        numbers |= _ruled(*_sites_rule(root, policy, following))
+    if alone and (policy := policy_of(seen, root, following)):
+        numbers |= ruled(*sites_rule(root, policy, following))
     if told_after:
         numbers["followed_by"] = told_after
     return Finding(
         "fatal_xid", sign, says, ranks=ranks, hosts=tuple(sorted({r.host for r in roots if not r.host.startswith(UNNAMED)})),
         scope=f"{root.host} {root.gpu} {root.name}",
         explains=tuple(sorted(logs.everyone - set(ranks))) if ranks else (), numbers=numbers,
-        cites=cites_of(roots, _examples(following))[:MAX_CITES],
+        cites=cites_of(roots, examples(following))[:MAX_CITES],
     )  # fmt: skip
 
 
@@ -282,100 +273,6 @@ def _sign(seen: Scene, root: Record) -> str:
     return _SIGN_OF_KIND.get(root.kind) or _SIGN_OF_CAUSE[root.cause]
 
 
-def _on(roots: Sequence[Record]) -> str:
-    gpus = sorted({r.gpu for r in roots if r.gpu})
-    what = "switch" if roots[0].kind == "sxid" else "GPU"
-    return f" {what}{'s' if len(gpus) > 1 else ''} {', '.join(gpus)}" if gpus else ""
-
-
-def _named(record: Record) -> str:
-    """Its name; of a line that only the site's own rules know what the site calls it, and its words."""
-    if record.kind in ("xid", "sxid"):
-        row = next((row for row in site_rows(record.kind) if row["code"] == str(record.code)), None)
-        return f"{record.name} (this site's: {row['name']})" if row else record.name
-    for row in site_rows("kernel_lines"):
-        if (
-            row["kind"] == record.kind
-            and any(m in record.line.text for m in row["markers"].split("|"))
-            and re.match(row["pattern"], record.line.text)
-        ):
-            return f"{record.name}{' ' + row['what'] if row['what'] else ''} (this site's line: {record.line.text[:WORDS_CHARS]})"
-    return record.name
-
-
-def _when(root: Record) -> str:
-    line = root.line
-    if line.at is not None:
-        return f" at {line.at:%H:%M:%S} UTC"
-    if line.local is not None:
-        return f", when is not told (its line says {line.local.replace('T', ' ')}, no evidence tells its zone: hosts.json with that of the host does)"
-    if line.uptime_s is not None:
-        return f", when is not told (its line says {line.uptime_s:.0f} s after a boot that nothing dates: hosts.json with the host's boot places it)"
-    return ", when is not told"
-
-
-def _following(links: Sequence[tuple[Record, Link]]) -> list[dict[str, Any]]:
-    """Kinds of records that follow, in the order of time: on how many GPUs and hosts, why, and who says so."""
-    by_name: dict[str, list[tuple[Record, Link]]] = defaultdict(list)
-    for record, link in sorted(links, key=lambda told: (told[0].at_s, told[0].order, told[0].name)):
-        by_name[record.name].append((record, link))
-    found = []
-    for name, told in by_name.items():
-        edge = told[0][1].edge
-        found.append(
-            {
-                "name": name,
-                "num_gpus": len({(r.host, r.gpu) for r, _ in told}),
-                "num_hosts": len({r.host for r, _ in told}),
-                "because": told[0][1].says,
-                "source": edge.source if edge else "the line itself",
-            }
-        )
-    return found
-
-
-def _count(num_gpus: int, num_hosts: int) -> str:
-    return (f" on {num_gpus} GPUs" + (f" of {num_hosts} hosts" if num_hosts > 1 else "")) if num_gpus > 1 else ""
-
-
-def _examples(links: Sequence[tuple[Record, Link]]) -> list[Line]:
-    """Of each kind that follows the first line, in the order of time."""
-    first: dict[str, Line] = {}
-    for record, _ in links:
-        first.setdefault(record.name, record.line)
-    return list(first.values())
-
-
-def _policy(seen: Scene, root: Record, following: Sequence[tuple[Record, Link]]) -> str:
-    """What our rules ask for: of the root, or of a failed repair in its chain, or what the driver itself demands where we would let it run on."""
-    policy = "check_gpu" if root in seen.repeated else root.policy
-    worse = [r.policy for r, link in following if link.edge is not None and link.edge.kind == "worsens"]
-    if "replace_host" in worse:
-        return "replace_host"
-    stance = {row["policy"]: row["stance"] for row in rows("policies")}
-    if stance.get(policy) == "out":
-        return policy
-    asked = [root.recovery, *(r.recovery for r, link in following if link.edge is not None and link.edge.kind in _DEMANDING)]
-    demands = [_DEMANDS[word] for word in asked if word is not None and word in _DEMANDS]
-    return demands[-1] if demands else worse[-1] if worse else policy
-
-
-def _sites_rule(root: Record, policy: str, following: Sequence[tuple[Record, Link]]) -> tuple[Record, str]:
-    """The record whose policy counts, and that: where the site asks for more at another record of this chain and device, it is that one."""
-    own = [
-        r for r, _ in following if (r.host, r.gpu) == (root.host, root.gpu) and r.policy_code is not None and sites_way_out(*r.policy_code)
-    ]
-    strictest = max(own, key=lambda r: strictness(r.policy), default=None)
-    return (strictest, strictest.policy) if strictest is not None and strictness(strictest.policy) > strictness(policy) else (root, policy)
-
-
-def _ruled(record: Record, policy: str) -> dict[str, Any]:
-    """Our rule for a record, and the words of the authorities beside it, each under its column of the catalogue."""
-    told = record.policy_code
-    row = by_code(told[0]).get(told[1]) if told else None
-    return {"policy": policy, "policy_code": told, "authorities": {o.column: o.value for o in opinions(row)} if row else {}}
-
-
 def _shared(seen: Scene, told: Story) -> Finding | None:
     """The servers of a file system that hosts share fail several of them, or their ranks, and nothing else began a chain: no host is to blame."""
     hosts = sorted({r.host for r in seen.roots})
@@ -387,7 +284,7 @@ def _shared(seen: Scene, told: Story) -> Finding | None:
     root = min(seen.roots, key=lambda r: (r.line.at is None, r.at_s if r.line.at is not None else 0.0))
     shown = ", ".join(hosts[:6]) + (" and others" if len(hosts) > 6 else "")
     who = f"the kernel of {shown} reports" if len(hosts) == 1 else f"the kernels of {len(hosts)} hosts ({shown}) report"
-    says = f"{who} {root.name}{_when(root)}"
+    says = f"{who} {root.name}{when(root)}"
     says += f", and storage refused {ranks_text(sorted(refused))}" if refused else ""
     says += ": what they share fails, and no host is accused"
     numbers: dict[str, Any] = {"failed_at": iso(root.line.at), "xid": None, "candidates": []}
@@ -400,7 +297,7 @@ def _program(seen: Scene) -> Finding:
     hosts = sorted({r.host for r in seen.node_wide})
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     says = f"{record.name} on {len(devices)} GPUs of {where} at once: that is the program, no device"
-    numbers = {"failed_at": iso(record.line.at), "xid": record.code, **_ruled(record, record.policy)}
+    numbers = {"failed_at": iso(record.line.at), "xid": record.code, **ruled(record, record.policy)}
     cites = cites_of(seen.node_wide)[:MAX_CITES]
     return Finding("fatal_xid", "node_wide_record", says, scope=f"{record.host} {record.name}", numbers=numbers, cites=cites)
 
@@ -483,7 +380,8 @@ def _bystander(case: Tables, told: Story, seen: Scene) -> Finding:
     lost = [r for r in seen.strangers if r.stranger == "gpu" and (r.code == LOST or r.kind in ("bus_loss", "aer")) and not r.is_sign]
     first = (lost or seen.strangers)[0]
     whose = f"process {first.line.pid} ({first.process})" if first.stranger == "process" else "a GPU"
-    says = f"the kernel of {first.host} reports {first.name}{_on([first])}{_when(first)}, of {whose} that no rank of the job uses: no rank is accused"
+    says = f"the kernel of {first.host} reports {first.name}{on_devices([first])}{when(first)}, of {whose} that no rank of the job uses"
+    says += ": no rank is accused"
     if unread := _unread(case, told):
         says += f"; no kernel log of {', '.join(unread[:6])}{' and others' if len(unread) > 6 else ''} was read"
     return Finding(

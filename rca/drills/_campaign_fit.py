@@ -8,7 +8,7 @@ knows less than that. A weight that few incidents touch stays as it was.
    them has: nothing there could speak for it. No common scale: it would move rows that no incident has touched by what others say.
 3. `spread` is chosen by what the weights say of kinds left out; where no step helps there, all weights stay as set by hand.
 4. How a probability is stated: the sharpness (a factor of all scores) and the share that stays with `unknown` (surprise) under which answers to kinds
-   left out are most likely to be as right as they were; with a prior around 1, and one sure answer more wrong than was seen. Kinds count alike.
+   left out are most likely to be as right as they were; with a prior around 1, and one sure answer more wrong than was seen. A kind counts once.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
     best = min(held, key=lambda spread: losses[spread])
     bits = _fitted(told, by_hand, best) if best else dict(by_hand)
     of_kind = Counter(one.kind for one in told)
-    surprise, sharpness = _stating(held[best], np.array([len(told) / len(kinds) / of_kind[one.kind] for one in told]))
+    surprise, sharpness = _stating(held[best], np.array([1 / of_kind[one.kind] for one in told]))
     return Fit(bits, seen, surprise, sharpness, best, losses[0.0], losses[best], len(told), len(kinds))
 
 

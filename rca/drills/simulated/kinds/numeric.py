@@ -43,13 +43,8 @@ def _goes_on(run: Run, *, numbers: bool = True) -> None:
     run.scene.stacks.is_there = False
 
 
-def nan_one_rank(scene: Scene) -> None:
-    """The gradients of one rank are not finite in one step, and after it everybody's are."""
-    run = Run.of(scene, goes_on=True)
-    rank = run.pick()
-    run.trouble.nan_at[rank] = run.bite
-    _goes_on(run)
-    # One step on record does not tell a sample from a chip or the model; rolling back before it is right for all of them.
+def _sample_or_chip(scene: Scene, run: Run, rank: int) -> None:
+    """One step on record does not tell a sample from a chip or the model; rolling back before it is right for all of them."""
     scene.tell(
         list(NUMERIC_CAUSES),
         [rank],
@@ -57,6 +52,15 @@ def nan_one_rank(scene: Scene) -> None:
         evict_hosts=[run.host(rank)],
         attribution=["workload", "platform", "unknown"],
     )
+
+
+def nan_one_rank(scene: Scene) -> None:
+    """The gradients of one rank are not finite in one step, and after it everybody's are."""
+    run = Run.of(scene, goes_on=True)
+    rank = run.pick()
+    run.trouble.nan_at[rank] = run.bite
+    _goes_on(run)
+    _sample_or_chip(scene, run, rank)
 
 
 def nan_in_replica(scene: Scene) -> None:
@@ -101,13 +105,7 @@ def loss_spike_one_rank(scene: Scene) -> None:
     rank = run.pick()
     run.trouble.spike[rank] = Jump(run.bite, 4 * run.num_steps, run.rng.choice((3.0, 5.0, 8.0)), run.rng.choice((8.0, 20.0, 60.0)))
     _goes_on(run)
-    scene.tell(
-        list(NUMERIC_CAUSES),
-        [rank],
-        action=["rollback", "quarantine_data", "human"],
-        evict_hosts=[run.host(rank)],
-        attribution=["workload", "platform", "unknown"],
-    )
+    _sample_or_chip(scene, run, rank)
 
 
 def nan_check_raises(scene: Scene) -> None:
@@ -130,13 +128,7 @@ def nan_check_raises(scene: Scene) -> None:
     run.teller.died([rank], at + 2 * S, 1)
     run.no_dumps()
     run.collapses([rank], at + 2 * S)
-    scene.tell(
-        list(NUMERIC_CAUSES),
-        [rank],
-        action=["rollback", "quarantine_data", "human"],
-        evict_hosts=[run.host(rank)],
-        attribution=["workload", "platform", "unknown"],
-    )
+    _sample_or_chip(scene, run, rank)
 
 
 def _corrupts(scene: Scene) -> tuple[Run, int]:
