@@ -430,7 +430,7 @@ class TestAnalysis:
     def test_relabelled_ranks_give_relabelled_suspects(self, name: str, case_name: str) -> None:
         expected = findings_of(memory_case(case_name), name)
         ranks = sorted(frames(case_name)["memberships"]["rank"].unique().to_list())
-        for seed in (1, 2, 3):
+        for seed in (1, 2):
             new = dict(zip(ranks, random.Random(seed).sample(ranks, len(ranks)), strict=True))
             renamed = findings_of(relabelled(frames(case_name), new), name)
 
