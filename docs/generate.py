@@ -290,14 +290,20 @@ def worked_example() -> str:
     rows = []
     for h in (best, *rest):
         score = _score(h, signs)
-        expected = best.probability * 2 ** (weights().sharpness * (score - _score(best, signs)))
-        if not math.isclose(expected, h.probability, rel_tol=1e-6):
-            raise SystemExit(f"the sum shown for {h.cause} is not what the verdict computes: {expected} against {h.probability}")
+        expected = _unsurprised(best) * 2 ** (weights().sharpness * (score - _score(best, signs)))
+        if not math.isclose(expected, _unsurprised(h), rel_tol=1e-6):
+            raise SystemExit(f"the sum shown for {h.cause} is not what the verdict computes: {expected} against {_unsurprised(h)}")
         prior = CAUSES[h.cause].prior
         gains = ", ".join(f"{bits()[*signs[i], h.cause]:g} (`{signs[i][1]}`)" for i in h.supports)
         who = ", ".join(map(str, h.ranks)) or "nobody"
         rows.append((h.cause, who, f"{prior:g}", f"{math.log2(prior):.2f}", gains or "0", f"{score:.2f}", f"{h.probability:.4f}"))
     return table(("cause", "ranks", "prior", "log2 prior", "bits", "score", "probability"), rows)
+
+
+def _unsurprised(hypothesis: Hypothesis) -> float:
+    """Its probability without what stays with `unknown` whatever speaks for an answer."""
+    is_unknown = (hypothesis.cause, hypothesis.ranks) == ("unknown", ())
+    return hypothesis.probability - weights().surprise * is_unknown
 
 
 def _score(hypothesis: Hypothesis, signs: Mapping[str, tuple[str, str]]) -> float:
