@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from rca.causes import CAUSES, did_first
 from rca.roster import Roster
+from rca.stop_words import stop_words
 from rca.types import Finding, Hypothesis, Outcome, Verdict
 from rca.weighing import Support, Suspects, Weights, bits, explained, sign_of, strength, support, weights
 
@@ -224,7 +225,8 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
     if cause == "healthy":
         return "no fault in what was looked at: the job was moving"
     if CAUSES[cause].attribution == "planned":
-        return f"{cause.replace('_', ' ')}: {CAUSES[cause].means}; nothing failed"
+        ended = stop_words(findings, cause)
+        return f"{cause.replace('_', ' ')}: {ended.says if ended is not None else CAUSES[cause].means}; nothing failed"
     if cause != "unknown" and machine:
         return f"{cause.replace('_', ' ')} on {', '.join(machine)}: {CAUSES[cause].means}; which of its ranks it hit is not told"
     if cause != "unknown":

@@ -52,7 +52,8 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/job_reach.py": ((*FOUNDATION, "rca.timing_sets"), ("polars",)),
     "rca/timing_sets.py": (FOUNDATION, ("polars",)),
     "rca/weighing.py": (FOUNDATION, ()),
-    "rca/diagnose.py": ((*FOUNDATION, "rca.roster", "rca.weighing"), ("polars", "numpy")),
+    "rca/stop_words.py": (FOUNDATION, ()),
+    "rca/diagnose.py": ((*FOUNDATION, "rca.roster", "rca.weighing", "rca.stop_words"), ("polars", "numpy")),
     "rca/settings.py": (("rca.errors",), ()),
     "rca/decision/facts.py": (
         (*FOUNDATION, "rca.roster", "rca.clocks", "rca.incidents.course", "rca.decision.launches"),
@@ -70,6 +71,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
                 "rca.settings",
                 "rca.eviction",
                 "rca.replay",
+                "rca.stop_words",
                 "rca.weighing",
             ),
             *("rca.incidents.records", "rca.reliability.published", "rca.decision.*"),
@@ -102,7 +104,10 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/replay.py": (FOUNDATION, ()),
     "rca/quarantine.py": (FOUNDATION, ()),
     "rca/analyses/*": (
-        (*FOUNDATION, "rca.clocks", "rca.kernel_record", "rca.replay", "rca.policies", "rca.saved_states", "rca.analyses._*"),
+        (
+            *FOUNDATION,
+            *("rca.clocks", "rca.kernel_record", "rca.replay", "rca.policies", "rca.saved_states", "rca.stop_words", "rca.analyses._*"),
+        ),
         ("polars", "numpy", "scipy", "sklearn"),
     ),
     "rca/probes/*": ((*ENGINE, "rca.replay", "rca.probes._*"), ("polars", "numpy", "torch")),

@@ -63,7 +63,7 @@ class TestStops:
         assert judge(job.case()).verdict.attribution == "planned"
 
     @pytest.mark.parametrize(
-        ("state", "says"), [("TIMEOUT", "with a longer limit"), ("DEADLINE", "with a longer limit"), ("CANCELLED", "on purpose")]
+        ("state", "says"), [("TIMEOUT", "with a longer limit"), ("DEADLINE", "with a longer limit"), ("CANCELLED", "it was cancelled")]
     )
     def test_nobody_decided_that_a_limit_ends_a_job(self, state: str, says: str) -> None:
         job = row(stopped(), state, -60, 22, cancelled_by="700" if state == "CANCELLED" else None)

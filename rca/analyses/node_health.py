@@ -19,6 +19,7 @@ from rca.analyses._faults import TIMED_OUT, Story, story
 from rca.analyses._health_reports import Report, Reports, cites_of, reports
 from rca.analyses._job_logs import READS
 from rca.analyses._words import iso, ranks_text
+from rca.stop_words import stop_kind
 from rca.types import Finding, Sign, Tables
 
 NEEDS = ("node_events",)
@@ -98,7 +99,8 @@ def _stop(told: Story, seen: Reports) -> Finding | None:
     first = (preempted or list(seen.stops))[0]
     says = f"{_who(first)} reports {_name(first)} of {first.host}{_when(first)}, shortly before the job's end"
     sign = "preemption_reported" if preempted else "planned_reported"
-    numbers = {"failed_at": iso(first.at), "reason": first.row["message"]}
+    kind = stop_kind("", f"{_name(first)} {first.row['message'] or ''}", is_preemption=bool(preempted))
+    numbers = {"failed_at": iso(first.at), "reason": first.row["message"], "stop_kind": kind}
     return Finding("node_health", sign, says, hosts=(first.host,), scope="stop", numbers=numbers, cites=cites_of(seen.stops, MAX_CITES))
 
 

@@ -94,7 +94,7 @@ def _findings(told: Story, windows: Sequence[Mapping[str, Any]], ended: datetime
 def _finding(sign: str, row: Mapping[str, Any], says: str, ended: datetime | None) -> Finding:
     cite = Cite("planned_windows", row["evidence_id"], "", row["record"], says[:300])
     scope = f"{row['evidence_id']} {row['record']} {row['started_at'] or row['started_at_local']}"
-    return Finding("planned_window", sign, says, scope=scope, numbers={"failed_at": iso(ended)}, cites=(cite,))
+    return Finding("planned_window", sign, says, scope=scope, numbers={"failed_at": iso(ended), "stop_kind": "maintenance"}, cites=(cite,))
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

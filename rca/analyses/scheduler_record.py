@@ -37,6 +37,12 @@ WITHOUT_LOGS = {
     "TIMEOUT": "stopped_on_record",
     "DEADLINE": "stopped_on_record",
 }
+_STOPS = {
+    "PREEMPTED": "preempted",
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+}  # how rca.stop_words calls it
 MAX_NOTES = 3
 
 
@@ -94,7 +100,7 @@ def _finding(sign: str, record: Record, says: str) -> Finding:
         "exit_code": row["exit_code"],
         "exit_signal": row["exit_signal"],
         "stated_attribution": row["attribution"],
-        "is_time_limit": row["state"] in ("TIMEOUT", "DEADLINE"),
+        "stop_kind": _STOPS.get(row["state"]),
     }
     cite = Cite("job_records", row["evidence_id"], "", row["record"], record.says[:300])
     return Finding(

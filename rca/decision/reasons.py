@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rca.causes import CAUSES
 from rca.checkpoints import Rollback, first_divergence
 from rca.commands import hostlist, node_name
 from rca.policies import Rule
 from rca.roster import Roster
+from rca.stop_words import stop_words
 from rca.types import Finding, Verdict
 from rca.weighing import sign_of
 
@@ -87,8 +89,8 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return f"{who}: take stacks of {them} twice, some seconds apart, and give a rank map with the process groups"
     if action == "human" and not findings:
         return "nothing points anywhere yet: collect recorder dumps and two rounds of stacks of every rank, and ask again"
-    if verdict.cause == "planned_stop" and any(f.numbers.get("is_time_limit") for f in findings):
-        return "its time limit ended it, nobody decided to: resubmit it from the last checkpoint, or with a longer limit"
+    if CAUSES[verdict.cause].attribution == "planned" and (ended := stop_words(findings, verdict.cause)) is not None:
+        return ended.then
     step = first_divergence(verdict, findings)
     since = f"step {step}" if step is not None else "it"
     told = _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since)

@@ -1,0 +1,41 @@
+"""How an end from outside is told: each kind in words of its own, none as another."""
+
+from __future__ import annotations
+
+import pytest
+
+from rca.stop_words import STOPS, stop_kind, stop_words
+from rca.types import Finding
+
+SAID = (
+    ("slurm_time_limit", "*** STEP 7.0 ON host-0 CANCELLED AT 2026-02-20T03:50:31 DUE TO TIME LIMIT ***", False, "time_limit"),
+    ("time_limit", "job killed: walltime 86400 exceeded limit 86400", False, "time_limit"),
+    ("slurm_preempted", "*** JOB 7 ON host-0 CANCELLED AT 2026-02-20T03:50:31 DUE TO PREEMPTION ***", True, "preempted"),
+    ("preempted", "interruption notice received, instance will be reclaimed in 120 seconds", True, "reclaimed"),
+    ("slurm_cancelled", "*** JOB 7 ON host-0 CANCELLED AT 2026-02-20T03:50:31 ***", False, "cancelled"),
+    ("stopping", "received stop request from user via web console", False, "cancelled"),
+    ("draining", "slurm-hook: host-0001 set to DRAIN, signalling job", False, "drained"),
+    ("draining", "drain requested for host-0001 (firmware rollout), stopping workload", False, "maintenance"),
+    ("stopping", "autoscaler: scaling down worker group from 8 to 4 replicas", False, "scaled_down"),
+    ("slurm_requeued", "*** JOB 7 ON host-0 CANCELLED DUE TO REQUEUE ***", False, "requeued"),
+    ("stopping", "operator: stopping run 12", False, "stopped"),
+)
+
+
+@pytest.mark.parametrize(("signature", "text", "is_preemption", "kind"), SAID)
+def test_kind_of_an_announcement(signature: str, text: str, is_preemption: bool, kind: str) -> None:
+    assert stop_kind(signature, text, is_preemption=is_preemption) == kind
+
+
+def test_only_what_somebody_decided_is_called_on_purpose() -> None:
+    assert [kind for kind, words in STOPS.items() if "on purpose" in words.says + words.then] == ["stopped"]
+
+
+def test_words_are_those_of_the_cause_and_the_sharper_kind_goes_first() -> None:
+    told = [
+        Finding("planned_stop", "announced_stop", "", numbers={"stop_kind": kind}, cites=())
+        for kind in ("stopped", "cancelled", "preempted")
+    ]
+    assert stop_words(told, "planned_stop") is STOPS["cancelled"]
+    assert stop_words(told, "preemption") is STOPS["preempted"]
+    assert stop_words([], "planned_stop") is None
