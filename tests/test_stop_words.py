@@ -23,7 +23,7 @@ SAID = (
 
 
 @pytest.mark.parametrize(("signature", "text", "is_preemption", "kind"), SAID)
-def test_kind_of_an_announcement(signature: str, text: str, is_preemption: bool, kind: str) -> None:
+def test_kind_of_an_announcement(signature: str, text: str, kind: str, *, is_preemption: bool) -> None:
     assert stop_kind(signature, text, is_preemption=is_preemption) == kind
 
 
