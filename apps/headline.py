@@ -49,7 +49,7 @@ def headline(judgement: Judgement) -> str:
         return f"{_capital(verdict.summary)}. Cause: {cause}"
     parts = [_capital(ranks_words(verdict.ranks))]
     parts.append(f"on {', '.join(verdict.hosts)}" if verdict.hosts else "(host not known)")
-    gpus = [roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus]
+    gpus = list(dict.fromkeys(roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus))  # a slot may be that of each host
     if gpus:
         parts.append(f"GPU {', '.join(gpus)}")
     parts.append(f"{did_first(verdict.cause, len(verdict.ranks))} ({percent(verdict.ranks_probability)})")
@@ -100,6 +100,8 @@ def how_ended(judgement: Judgement) -> str | None:
     """How the job ended, in words: stopped, a process died, ...; ENDED_WELL where every rank was seen to; None where nothing tells that it ended."""
     ended = {f.analysis for o in judgement.outcomes for f in o.findings if f.sign not in _MENTIONS}
     found = next((words for analysis, words in _ENDS.items() if analysis in ended), None)
+    if found is None and any(f.sign == "stop_after_fault" for o in judgement.outcomes for f in o.findings):
+        found = _ENDS["planned_stop"]
     ended_well = any(o.analysis == "process_death" and o.status == "clear" for o in judgement.outcomes)
     return found or (ENDED_WELL if ended_well else None)
 

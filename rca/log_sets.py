@@ -29,7 +29,8 @@ MAX_ZONE: Final = timedelta(seconds=MAX_ZONE_S)
 ENDS: Final = (  # lines that say how a process, or the job, ended
     *("python_traceback", "process_signal", "elastic_root_cause", "elastic_child_failed", "elastic_sigterm_victim", "elastic_agent_signal"),
     *("nccl_watchdog_timeout", "nccl_watchdog_terminated", "store_barrier_timeout", "worker_finished", "k8s_eviction", "slurm_task_exit"),
-    *("slurm_time_limit", "slurm_preempted", "slurm_requeued", "slurm_cancelled", "slurm_node_failure", "cuda_oom", "cuda_ecc"),
+    *("slurm_time_limit", "slurm_preempted", "slurm_requeued", "slurm_cancelled", "slurm_step_failed", "slurm_node_failure"),
+    *("cuda_oom", "cuda_ecc"),
     *("cuda_illegal_access", "cuda_launch_failure", "cuda_unknown_error", "host_out_of_memory", "heap_corruption", "gpu_handle_lost"),
 )
 JOB_FILE: Final = re.compile(r"(?:^|/)slurm-(\d{1,10})\.\w+$")  # sbatch's own name of the output

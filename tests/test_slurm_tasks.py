@@ -11,6 +11,7 @@ from rca.tables import TABLES
 
 EIGHT_EACH = {rank: f"host-{'ab'[rank // 8]}" for rank in range(16)}
 ONE_EACH = {rank: f"host-{'abcd'[rank]}" for rank in range(4)}
+BY_SRUN = {"signature": "slurm_step_failed", "message": "srun: Terminating StepId=7.0"}
 CANCELLED = "slurmstepd: error: *** STEP 7.0 ON host-a CANCELLED AT 2026-03-04T05:06:07 ***"
 
 
@@ -52,6 +53,13 @@ def test_a_task_is_a_rank_where_the_host_says_so(rows: list[dict[str, object]], 
     [
         ([end("host-a", "task 5"), {"signature": "slurm_cancelled", "message": CANCELLED}], "stop_after_fault"),
         ([{"signature": "slurm_cancelled", "message": CANCELLED}, end("host-a", "tasks 0-15")], "announced_only"),
+        ([BY_SRUN, {"signature": "slurm_cancelled", "message": CANCELLED}], "stop_after_fault"),  # srun ends what one bad task is part of
+        ([{"signature": "slurm_cancelled", "message": CANCELLED}, BY_SRUN], "announced_only"),
+        (
+            [end("host-a", "tasks 0-7") | {"exit_code": -15}, BY_SRUN, {"signature": "slurm_cancelled", "message": CANCELLED}],
+            "announced_only",
+        ),
+        ([BY_SRUN, {"signature": "slurm_cancelled", "message": CANCELLED.replace("7.0", "8.0")}], "stop_after_fault"),
         ([end("host-a", "tasks 0-7") | {"exit_code": -15}, {"signature": "slurm_cancelled", "message": CANCELLED}], "announced_only"),
     ],
 )

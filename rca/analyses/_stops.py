@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from rca.analyses._job_logs import JobLogs, Line
 
-__all__ = ["Stop", "earliest", "stop_of"]
+__all__ = ["ASKED", "Stop", "earliest", "stop_of"]
+
+ASKED: Final = (-15, 143, -2, 130)  # ends of what was told to end
+_STEP: Final = re.compile(r"\bSTEP (\d+(?:\.\d+)?) ")
 
 PLANNED = frozenset(
     {"draining", "stopping", "time_limit", "cancelled", "requeued", "slurm_time_limit", "slurm_cancelled", "slurm_requeued"}
@@ -37,9 +42,13 @@ def earliest(lines: Iterable[Line]) -> Line | None:
 
 
 def stop_of(logs: JobLogs) -> Stop:
-    """What the logs say of a stop. An announcement that concerns hosts without a rank of this job, or that was taken back, is none."""
+    """What the logs say of a stop. An announcement that concerns hosts without a rank of this job, or that was taken back, is none; nor is the
+    cancellation by which srun itself ends a step once one of its tasks ended badly."""
     resumed = [line for line in logs.lines if line.signature == "resumed"]
-    announced = [line for line in logs.lines if _announces(line, logs) and not _taken_back(line, resumed)]
+    failed = [line for line in logs.lines if line.signature == "slurm_step_failed"]
+    announced = [
+        line for line in logs.lines if _announces(line, logs) and not _taken_back(line, resumed) and not _by_srun(line, failed, logs)
+    ]
     preempted = [line for line in announced if line.signature in PREEMPTED]
     signals = [line for line in logs.lines if line.signature == "elastic_agent_signal"]
     closing = [line for line in logs.lines if line.signature == "elastic_sigterm_victim"]
@@ -60,3 +69,14 @@ def _announces(line: Line, logs: JobLogs) -> bool:
 def _taken_back(line: Line, resumed: Iterable[Line]) -> bool:
     """Whether a later line of the same file says that the job or node goes on."""
     return any(o.evidence_id == line.evidence_id and o.host == line.host and o.place > line.place for o in resumed)
+
+
+def _by_srun(line: Line, failed: Iterable[Line], logs: JobLogs) -> bool:
+    """Whether srun had said, higher up in this file, that it ends this very step, and no task had been told to end by then."""
+    if line.signature not in ("slurm_cancelled", "cancelled") or (step := _STEP.search(line.text)) is None:
+        return False
+    began = [x for x in failed if x.evidence_id == line.evidence_id and x.place < line.place and step[1] in x.text]
+    return bool(began) and not any(
+        x.signature == "slurm_task_exit" and x.exit_code in ASKED and x.evidence_id == line.evidence_id and x.place < began[0].place
+        for x in logs.lines
+    )

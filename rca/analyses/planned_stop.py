@@ -10,19 +10,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import pairwise
-from statistics import median
-
-import polars as pl
+from datetime import timedelta
 
 from rca.analyses._faults import Story, is_consequence, story
 from rca.analyses._job_logs import READS, Line, cite_line
-from rca.analyses._stops import Stop
+from rca.analyses._stop_pace import Pace, pace_until
+from rca.analyses._stops import ASKED, Stop
 from rca.analyses._words import iso, ranks_text
-from rca.clocks import Clocks, clocks
 from rca.errors import NotEnoughEvidence
+from rca.stop_words import stop_kind
 from rca.types import Finding, Sign, Tables
 
 NEEDS = ("log_events",)
@@ -36,25 +32,12 @@ SIGNS = {
     "stop_after_fault": Sign("stop", ()),
 }
 
-STALL_INTERVALS = 5.0  # without progress for so many usual intervals: the job stood still
-PAUSE = 1.5  # a save or an evaluation may take this much longer than the longest one before
-STALL_S = 3.0  # below, buffering of the log and the clocks of two hosts explain it
 CLOSED_S = 5.0  # closed connections this long before the stop are not of it, whoever's clock wrote them
 TIMED_OUT = frozenset(
     {"nccl_watchdog_timeout", "nccl_watchdog_detected", "nccl_heartbeat_timeout", "nccl_dump_signal", "store_barrier_timeout"}
 )  # they follow a stall of minutes
-ASKED = (-15, 143, -2, 130)  # ends of what was told to end
 TIME_LIMIT = frozenset({"time_limit", "slurm_time_limit"})
 MAX_CITES = 6
-
-
-@dataclass(frozen=True)
-class _Pace:
-    """Steps as the job printed them until the stop."""
-
-    last_at: datetime
-    usual_s: float | None  # median time between two of them
-    longest_s: float | None
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
@@ -65,11 +48,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not told.logs.lines:
         raise NotEnoughEvidence("the logs here are of another job or launch")
     if asked is None:
-        return ()
+        return [_by_srun(line) for line in told.logs.lines if line.signature == "slurm_step_failed"][:1]
     if told.logs.everyone and not told.not_seen_to_end_well:
         return ()  # announced, but the job was through before
     began = stop.began or asked
-    pace = _pace(case, told, began)
+    pace = pace_until(case, told.logs, began)
     trouble = _trouble(told, began, pace)
     if trouble is not None:
         return [_finding(told, "stop_after_fault", began, pace, f"the job was stopped, but {trouble}: the stop only cleaned up")]
@@ -87,19 +70,23 @@ def analyse(case: Tables) -> Sequence[Finding]:
     return [_finding(told, sign, began, pace, says)]
 
 
+def _by_srun(line: Line) -> Finding:
+    says = "srun ended the step because one of its tasks had ended badly: nobody asked for this stop"
+    return Finding("planned_stop", "stop_after_fault", says, scope="stop", numbers={"failed_at": iso(line.at)}, cites=(cite_line(line),))
+
+
 def _is_limit(stop: Stop) -> bool:
     """Whether a limit of time ended it: no person decided that it should end now."""
     return stop.announcement is not None and stop.announcement.signature in TIME_LIMIT
 
 
-def _ago(began: Line, pace: _Pace) -> str:
+def _ago(began: Line, pace: Pace) -> str:
     if began.at is None:
         return "shortly before"
-    apart = (began.at - pace.last_at).total_seconds()
-    return f"{apart:.1f} s before" if apart >= 0.05 else "at that moment"
+    return f"{pace.idle_s:.1f} s before" if pace.idle_s >= 0.05 else "at that moment"
 
 
-def _finding(told: Story, sign: str, began: Line, pace: _Pace | None, says: str) -> Finding:
+def _finding(told: Story, sign: str, began: Line, pace: Pace | None, says: str) -> Finding:
     stop: Stop = told.stop
     lines = [line for line in (stop.announcement, stop.signal, began) if line is not None]
     lines += [fault.line for fault in told.first][:2]
@@ -109,13 +96,15 @@ def _finding(told: Story, sign: str, began: Line, pace: _Pace | None, says: str)
         "last_progress_at": iso(pace.last_at) if pace else None,
         "usual_interval_s": pace.usual_s if pace else None,
         "reason": stop.announcement.text if stop.announcement else None,
-        "is_time_limit": _is_limit(stop),
+        "stop_kind": None
+        if (said := stop.announcement) is None
+        else stop_kind(said.signature, said.text, is_preemption=stop.is_preemption),
     }
     cites = list(dict.fromkeys(map(cite_line, lines)))[:MAX_CITES]
     return Finding("planned_stop", sign, says, scope="stop", explains=explains, numbers=numbers, cites=tuple(cites))
 
 
-def _trouble(told: Story, began: Line, pace: _Pace | None) -> str | None:
+def _trouble(told: Story, began: Line, pace: Pace | None) -> str | None:
     """What had gone wrong before the stop, in words."""
     if told.first:
         ranks = sorted({rank for fault in told.first for rank in fault.ranks})
@@ -125,10 +114,9 @@ def _trouble(told: Story, began: Line, pace: _Pace | None) -> str | None:
         if kind is not None and _is_before(told, line, began, margin_s=0.0 if kind == "timed out" else CLOSED_S):
             whose = f"rank {line.rank}" if line.rank is not None else "a rank"
             return f"{whose} had {kind} before"
-    if pace is not None and began.at is not None and pace.usual_s is not None and pace.longest_s is not None:
-        idle_s = (began.at - pace.last_at).total_seconds()
-        if idle_s > max(STALL_INTERVALS * pace.usual_s, PAUSE * pace.longest_s, STALL_S):
-            return f"no step had ended for {idle_s:.1f} s, with one every {pace.usual_s:.2g} s before"
+    if pace is not None and pace.is_stalled:
+        by = " (by stamps without zone, unless theirs differ)" if pace.last_at is None else ""
+        return f"no step had ended for {pace.idle_s:.1f} s{by}, with one every {pace.usual_s:.3g} s before"
     return None
 
 
@@ -137,7 +125,7 @@ def _symptom(line: Line) -> str | None:
         return "timed out"
     if line.signal == "SIGABRT" or line.exit_code in (-6, 134):
         return "aborted"
-    if line.signature == "slurm_task_exit" and line.exit_code not in (None, 0, *ASKED):
+    if line.signature == "slurm_step_failed" or (line.signature == "slurm_task_exit" and line.exit_code not in (None, 0, *ASKED)):
         return "ended"  # srun cancels a step when one of its tasks ends: what it says of the others comes behind
     if line.signature == "python_traceback" and is_consequence(line):
         return "timed out" if "timed out" in line.text.lower() else "lost a connection"
@@ -149,34 +137,6 @@ def _is_before(told: Story, line: Line, began: Line, *, margin_s: float) -> bool
     if line.evidence_id == began.evidence_id:
         return told.logs.order(line, began) == -1
     return line.at is not None and began.at is not None and line.at < began.at - timedelta(seconds=margin_s)
-
-
-def _pace(case: Tables, told: Story, began: Line) -> _Pace | None:
-    """The steps that ended before the stop, as any log or timing of the job tells."""
-    moments = sorted(set(_ends(case, case.derive(clocks))))
-    if began.at is not None:
-        moments = [at for at in moments if at <= began.at] or moments[:1]
-    if not moments:
-        return None
-    gaps = [(later - at).total_seconds() for at, later in pairwise(moments)]
-    later = gaps[1:] or gaps  # the first interval holds compilation and allocation
-    return _Pace(moments[-1], median(later) if later else None, max(later) if later else None)
-
-
-def _ends(case: Tables, clock: Clocks) -> list[datetime]:
-    """When steps ended: the first end that any source tells, per step."""
-    printed = case.table("progress").select("evidence_id", "step", "ended_at", "ended_at_local").collect()
-    end = pl.col("started_at") + pl.duration(microseconds=(pl.col("step_s") * 1e6).round().cast(pl.Int64))
-    timed = case.table("steps").group_by("step").agg(end.min().alias("end")).drop_nulls().collect()
-    first: dict[int, datetime] = {}
-    for row in printed.iter_rows(named=True):
-        at = clock.at(row, moment="ended_at")
-        if at is not None:
-            step = row["step"] if row["step"] is not None else len(first)
-            first[step] = min(first.get(step, at), at)
-    for step, at in timed.iter_rows():
-        first.setdefault(step, at)
-    return list(first.values())
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
