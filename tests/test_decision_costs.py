@@ -95,6 +95,17 @@ class TestLosses:
         assert (with_.action, with_.evict_hosts, with_.branch) == ("degrade", (), "degrade_or_replace")
         assert "go on until then" in with_.because
 
+    def test_a_rank_that_was_a_little_slower_from_the_start_keeps_its_host(self) -> None:
+        slow = verdict("slow_rank")
+        told = replace(NO_FACTS, step_s=2.0)
+        little = replace(self.SLOW, sign="slow_a_little", numbers={"own_s": 1.1, "others_s": 1.0})
+        found = advised(slow, (little,), facts=told, outcomes=ALIVE, settings=Settings(repair_h=1000.0))
+        assert (found.action, found.evict_hosts, found.branch) == ("degrade", (), "degrade_or_replace")
+        assert "5.0 % of" in found.because
+        assert "nothing shows that another host would be faster" in found.because
+        of_another = advised(replace(slow, ranks=(4,)), (little,), facts=told, outcomes=ALIVE)
+        assert of_another.action == "replace"
+
 
 class TestRecovery:
     @pytest.mark.parametrize(

@@ -66,6 +66,25 @@ def only(outcome: Outcome) -> Finding:
 
 
 class TestSlowRank:
+    @pytest.mark.parametrize(
+        ("factor", "since", "step_s", "sign"),
+        [
+            (1.13, 0, 0.4, "slow_a_little"),  # 13 ms of 400, and never otherwise
+            (1.13, 20, 0.4, "slow_compute"),  # it became slow
+            (1.13, 0, None, "slow_compute"),  # how much of a step it is nothing tells
+            (1.13, 0, 0.12, "slow_compute"),  # steps are a tenth longer
+            (1.3, 0, 0.6, "slow_a_little"),
+            (2.0, 0, 0.6, "slow_compute"),
+        ],
+    )
+    def test_what_costs_little_of_a_step_and_always_did_is_told_apart(
+        self, factor: float, since: int, step_s: float | None, sign: str
+    ) -> None:
+        compute = pace(3, 8, 60, noise=0.01)
+        compute[0, since:] *= factor
+        whole = {} if step_s is None else {"step_s": np.full((8, 60), step_s).tolist()}
+        assert accused(ask(timed(compute, num_stages=1, **whole), "slow_rank")) == [(sign, (0,))]
+
     @pytest.mark.parametrize(("num_ranks", "num_stages"), SIZES)
     @pytest.mark.parametrize("factor", [1.3, 2.0, 3.0])
     @pytest.mark.parametrize("seed", [1, 2])

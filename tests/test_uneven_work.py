@@ -228,3 +228,53 @@ def test_few_ranks_or_steps_leave_it_open() -> None:
     assert asked(job(5 * noisy(19, 1, 1, STEPS))).status == "blind"
     assert asked(job(5 * noisy(19, 2, 4, 8))).status == "blind"
     assert asked(MemoryCase({"steps": TABLES["steps"].frame({"rank": [0], "step": [1]})})).status == "blind"
+
+
+TWICE = {5: 2.0}  # replica -> times as long or as many as the others
+
+
+@pytest.mark.parametrize(
+    ("longer", "more", "told", "slow", "uneven"),
+    [
+        (TWICE, TWICE, "tokens", [], [5]),  # as long for a token as all others
+        (TWICE, TWICE, "counted up", [], [5]),
+        (TWICE, {}, "tokens", [5], []),
+        (TWICE, TWICE, "", [5], []),
+        ({}, TWICE, "tokens", [], []),  # padded: it costs nothing
+        ({5: 3.0}, TWICE, "tokens", [], []),  # long sequences may take so long, or the rank is slow: nobody
+        ({5: 3.0}, TWICE, "tokens and squares", [5], []),  # sequences as long as those of others
+        ({5: 4.8}, TWICE, "tokens", [5], []),  # no length of sequences makes that
+        (TWICE | {9: 1.6}, TWICE, "tokens", [9], [5]),
+        ({5: 2.0, 6: 2.0, 7: 2.0}, {5: 2.0, 6: 2.0, 7: 2.0}, "tokens", [], [5, 6, 7]),
+        ({5: 2.0}, {6: 2.0}, "tokens", [5], []),
+        ({}, {5: 0.5}, "tokens", [], []),
+    ],
+)
+def test_a_rank_that_always_has_more_tokens(
+    longer: dict[int, float], more: dict[int, float], told: str, slow: list[int], uneven: list[int]
+) -> None:
+    compute, tokens = 5 * noisy(31, 1, DP, STEPS), np.full((1, DP, STEPS), 4096)
+    for replica, times in longer.items():
+        compute[0, replica] *= times
+    for replica, times in more.items():
+        tokens[0, replica] = tokens[0, replica] * times
+    if told == "counted up":
+        tokens = tokens.cumsum(axis=2)
+    squares = tokens * 4096.0 if told.endswith("squares") else None
+    case = job(compute, tokens=tokens if told else None, squared=squares)
+    work, pace = asked(case), asked(case, "slow_rank")
+    assert [rank for finding in pace.findings for rank in finding.ranks] == slow
+    assert [finding.numbers["candidates"] for finding in work.findings if finding.numbers.get("follows") == "load"] == (
+        [uneven] if uneven else []
+    )
+    if more and longer and not slow:
+        assert pace.status == "blind", "a slow rank may hide in it"
+
+
+def test_a_rank_that_becomes_slow_beside_its_longer_batches() -> None:
+    compute, tokens = 5 * noisy(32, 1, DP, STEPS), np.full((1, DP, STEPS), 4096)
+    tokens[0, 5] *= 2
+    compute[0, 5] *= 2
+    compute[0, 5, 20:] *= 1.5
+    found = asked(job(compute, tokens=tokens), "slow_rank").findings
+    assert [(finding.ranks, finding.numbers["step"]) for finding in found] == [((5,), 20)]

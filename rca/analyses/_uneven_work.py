@@ -9,6 +9,7 @@
    the same in forward and backward and new in every step.
 4. A replica whose ranks on all stages take longer alike, in all steps, gets longer batches: that several hosts became slow at once, and just those
    of one replica, is less likely.
+5. So does a rank that has more tokens than its peers in every step, and takes no longer for each of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from rca.analyses._lasting import MIN_LENGTH, medians, over_peers
 from rca.analyses._layout import batches, hosts
-from rca.analyses._workload import MIN_PEERS, TRIM, Work, aligned, rest_of, work, workload
+from rca.analyses._workload import MIN_PEERS, TRIM, Load, Work, aligned, loads, rest_of, work, workload
 from rca.types import Tables
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Uneven:
     why: str  # what speaks against batches, or is missing; "" = nothing
     heavy: Sequence[tuple[tuple[int, ...], float]]  # ranks of a stage that is heavier in nearly all steps, and how many times
     replicas: Mapping[int, float]  # rank -> how many times as long, of replicas that are longer on all their stages in all steps
+    laden: Mapping[int, Load]  # rank -> its load, of ranks that are longer by their tokens in all steps
+    loads: float = 0.0  # share of the loss that the laden ranks make
 
     @property
     def is_batches(self) -> bool:
@@ -94,7 +97,12 @@ def uneven(case: Tables) -> Uneven | None:
     told = "", 0.0, ""
     if real >= COSTS * ideal and shares[0] >= LARGE and _width(rest) >= VARIES:
         told = _follows(case, of, rest)
-    return Uneven(real / ideal, shares[0], shares[1], *told, _heavy(of, logs), _long_replicas(case, of, rank[:, 0]))
+    laden = {row: load for row, load in loads(of).items() if LONGER <= load.longer < load.tokens + LONGER}
+    load = (real - _slowest(logs - rank * np.isin(np.arange(len(rank)), list(laden))[:, None])) / lost if laden and lost > 0 else 0.0
+    return Uneven(
+        real / ideal, shares[0], shares[1], *told, _heavy(of, logs), _long_replicas(case, of, rank[:, 0]),
+        {of.compute.ranks[row]: load for row, load in laden.items()}, load,
+    )  # fmt: skip
 
 
 def _width(rest: Matrix) -> float:

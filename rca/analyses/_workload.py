@@ -1,10 +1,13 @@
 """What each rank computed in each step, which ranks do the same work, and what the tokens of their batches let expect.
 
 ResiHP's model of a batch: a x tokens + b x squared lengths of its sequences + c (attention is quadratic). What a rank takes beyond that is its own.
+It is fitted where batches change from step to step. Where a rank has more tokens than its peers in every step alike, nothing can be fitted: then
+twice the tokens may take twice as long, and, of sequences whose lengths are not told, up to four times.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from rca.analyses._lasting import MIN_LENGTH, medians
+from rca.analyses._lasting import MIN_LENGTH, medians, over_peers
 from rca.analyses._layout import stages
 from rca.analyses._step_times import Times, step_rows, times
 from rca.analyses._time_units import OddTimes, odd_times
@@ -22,15 +25,19 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Vector = NDArray[np.float64]
     Matrix = NDArray[np.float64]
 
-__all__ = ["MIN_PEERS", "TRIM", "WARM_UP", "Work", "aligned", "by_stage", "rest_of", "work", "workload"]
+__all__ = ["MIN_PEERS", "TRIM", "WARM_UP", "Load", "Work", "aligned", "by_stage", "loads", "rest_of", "work", "workload"]
 
 WARM_UP: Final = 2  # first steps: compilation, allocation, first touch of the data
 MIN_PEERS: Final = 3  # ranks of a stage, of which a middle can be told
 FITS: Final = 0.5  # of the variance of the times, that the tokens have to explain
 TRIM: Final = 3.0  # widths of the rest of the fit, beyond which a time is left out of it
 TOLD: Final = 0.9  # of the times, that need tokens
+LADEN: Final = math.log(1.05)  # times the tokens of its peers, in the usual step: what is cut off or padded differs by less
+SQUARE: Final = 2.0  # power of the tokens that a step takes at most: attention over one sequence
+QUICK: Final = 0.25  # of a rank's steps that are taken for its work alone; it may have become slow in the others
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,16 @@ class Work:
     def groups(self) -> list[list[int]]:
         """Rows of the matrix by stage; all of them where no stage is told."""
         return by_stage(self.compute.ranks, self.stage) if self.stage else [list(range(len(self.compute.ranks)))]
+
+
+@dataclass(frozen=True)
+class Load:
+    """A rank with more tokens than its peers, always; all as logarithms of times the peers."""
+
+    tokens: float
+    most: float  # that its work may be longer
+    expected: float  # that its work is taken to be longer: what its quick steps are, between the two
+    longer: float  # that it computes, in the usual step
 
 
 def by_stage(ranks: Sequence[int], stage: Mapping[int, Hashable]) -> list[list[int]]:
@@ -86,6 +103,36 @@ def aligned(of: Work, column: str) -> Matrix:
     known = of.rows.filter(pl.col(column).is_not_null() & pl.col("rank").is_in(ranks) & pl.col("step").is_in(steps))
     values[np.searchsorted(ranks, known["rank"]), np.searchsorted(steps, known["step"])] = known[column].cast(pl.Float64)
     return values
+
+
+def loads(of: Work) -> dict[int, Load]:
+    """Row -> load of ranks that have more tokens than the others of their stage in the usual step; none where tokens are not told."""
+    import numpy as np
+
+    usual, squares = (_usual(aligned(of, column)) for column in ("num_tokens", "squared_tokens"))
+    logs, found = np.log(of.compute.values), {}
+    for members in of.groups:
+        if len(members) < MIN_PEERS or not np.isfinite(usual[members]).all():
+            continue
+        excess = over_peers(logs[members])
+        more, longer = over_peers(usual[members][:, None])[:, 0], medians(excess.T)
+        square = over_peers(squares[members][:, None])[:, 0] if np.isfinite(squares[members]).all() else SQUARE * more
+        for place in np.flatnonzero(more >= LADEN).tolist():
+            low, high = sorted((float(more[place]), float(square[place])))
+            known = excess[place][np.isfinite(excess[place])]
+            quick = float(np.quantile(known, QUICK)) if known.size else 0.0
+            found[members[place]] = Load(float(more[place]), high, min(max(quick, low), high), float(longer[place]))
+    return found
+
+
+def _usual(counts: Matrix) -> Vector:
+    """The logarithm of what each row counts in the usual step; NaN where it is not told, or nothing."""
+    import numpy as np
+
+    if counts.shape[1] > 1 and np.all(np.diff(counts, axis=1) > 0):
+        counts = np.diff(counts, axis=1)  # counted up from the beginning
+    usual = medians(np.where(counts > 0, counts, np.nan).T)
+    return np.log(np.where(np.mean(np.isfinite(counts), axis=1) >= TOLD, usual, np.nan))
 
 
 def workload(of: Work, *, least: float = FITS) -> Matrix | None:

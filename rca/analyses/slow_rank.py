@@ -10,8 +10,11 @@
 4. The same for the time a rank waits for its next batch, against all others, in units of the usual step.
 5. A rank whose times contradict the clock by far (microseconds under a name of milliseconds) is shown and not compared: nobody is accused by it.
 6. A rank that became slower than all others and recovered is told, and not accused (rca/analyses/_change_points.py).
-7. Where the tokens of every batch are told and explain the times, what counts is what a rank takes beyond them. Work that is uneven itself is
-   another question (uneven_work); it leaves open whether a slower rank hides in it.
+7. Where the tokens of every batch are told and explain the times, what counts is what a rank takes beyond them; of a rank that always has more
+   tokens than its peers, what it takes beyond those (rca/analyses/_workload.py). Work that is uneven itself is another question (uneven_work);
+   it leaves open whether a slower rank hides in it.
+8. What makes the steps less than a tenth longer, and was so from the first steps on, proves no sick hardware: a rank may have more to do in its
+   place (it logs, it holds the embedding). It is named with what it costs, and with less certainty.
 """
 
 from __future__ import annotations
@@ -28,9 +31,9 @@ from rca.analyses._lasting import MIN_LENGTH, Rise, medians, over_peers, rises
 from rca.analyses._layout import hosts, unseen
 from rca.analyses._step_times import Times, began, cite_step, times
 from rca.analyses._time_units import PARTS, OddTimes
-from rca.analyses._uneven_work import uneven
+from rca.analyses._uneven_work import COSTS, uneven
 from rca.analyses._words import ranks_text
-from rca.analyses._workload import WARM_UP, by_stage, work, workload
+from rca.analyses._workload import WARM_UP, by_stage, loads, work, workload
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -47,6 +50,7 @@ USES = ("ranks", "groups", "memberships", "dump_index", "log_events")
 SIGNS = {
     "slow_compute": Sign("slowness", ("slow_rank", "gpu_fault", "unknown")),
     "slow_host": Sign("slowness", ("slow_rank", "host_fault", "unknown")),
+    "slow_a_little": Sign("slowness", ("slow_rank", "unknown")),
     "slow_data": Sign("slowness", ("data_stall", "storage_stall", "unknown")),
     "was_slow": Sign("mention", ()),
     "was_slow_once": Sign("mention", (), is_note=True),
@@ -66,10 +70,13 @@ VICTIM = 0.5  # of the slowest one's slowness: whoever has less only shares its 
 WHILE = 11  # steps: longer than the changes of pace that verification drops
 FEW = 1 / 8  # of the ranks, that were slow for a while: more are no exception
 MANY = 1 / 3  # of the ranks slow at once is no longer an exception
+MAX_OWN = 4  # ranks whose own figure the sentence holds; of more the least and the most
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """A finding for the ranks that compute slower, one for those that wait longer for data, one for times in odd units."""
+    import numpy as np
+
     of = case.derive(work)
     rows, odd, compute, stage = of.rows, of.odd, of.compute, of.stage
     data = times(rows, "data_s")
@@ -83,7 +90,12 @@ def analyse(case: Tables) -> Sequence[Finding]:
     elif len(compute.ranks) < 2 or len(compute.steps) <= MIN_LENGTH:
         blind = f"{len(compute.steps)} steps of {len(compute.ranks)} ranks after the first {WARM_UP}: too few to tell slowness from noise"
     else:
-        slow, blind = _slow(compute, stage, expected := workload(of), hosts(case))
+        expected, laden = workload(of), loads(of)
+        if expected is None and laden:
+            expected = np.zeros_like(compute.values)
+            for row, load in laden.items():
+                expected[row] = load.expected
+        slow, blind = _slow(compute, stage, expected, hosts(case))
         work_is = case.derive(uneven)
         if slow and work_is is not None and {compute.ranks[rise.row] for rise in slow} <= work_is.replicas.keys():
             slow, blind = [], "a replica is longer on all its stages: its batches, and no rank, as far as this tells (uneven_work)"
@@ -91,6 +103,10 @@ def analyse(case: Tables) -> Sequence[Finding]:
             found.append(_finding("slow_compute", slow, compute, rows, case))
         elif work_is is not None and (work_is.is_batches or work_is.heavy):
             blind = blind or "no rank is slower than its peers, but the work itself is uneven (uneven_work): a slower rank may hide in it"
+        elif more := sorted(compute.ranks[row] for row, load in laden.items() if load.longer >= MILDLY):
+            blind = (
+                blind or f"more tokens than its peers, and longer with them: {ranks_text(more)}; that one is slow as well may hide in it"
+            )
         if passing := _for_a_while(compute, {rise.row for rise in slow}, expected):
             found.append(_passed(passing, compute, rows, is_open=bool(blind)))
     if all(SIGNS[finding.sign].is_note for finding in found) and (
@@ -213,6 +229,9 @@ def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFram
         sign = "slow_host"
     own_s = measured.usual({measured.ranks[worst.row]}, worst.first, worst.last)
     others_s = measured.usual(set(others), worst.first, worst.last)
+    tax = _tax(rows, own_s - others_s) if sign != "slow_data" else None
+    if tax is not None and 1 / (1 - tax[0]) < COSTS and all(rise.first < BASELINE for rise in slow):
+        sign = "slow_a_little"
     first, last = (measured.steps[i] for i in (min(rise.first for rise in slow), max(rise.last for rise in slow)))
     column = "data_s" if sign == "slow_data" else "compute_s"
     numbers: dict[str, Any] = {"step": first, "last_step": last, "own_s": round(own_s, 6), "others_s": round(others_s, 6)}
@@ -221,14 +240,39 @@ def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFram
         says = f"{who}: each batch was waited for {own_s:.3g} s (others {others_s:.3g} s)"
     else:
         numbers["ratio"] = round(math.exp(worst.height), 3)
-        ratio = f"{math.exp(worst.height):.2f} times as long as that of its peers"
-        says = f"{who}: computation took {ratio} ({own_s:.3g} s a step, others {others_s:.3g} s)"
+        own = f"{own_s:.3g} s a step{' at most' if len(slow) > 1 else ''}"
+        says = f"{who}: computation took {_ratios(slow, ranks, numbers)} ({own}, others {others_s:.3g} s)"
     says += f" from step {first} to {last}"
+    if tax is not None:
+        numbers["tax"] = round(tax[0], 4)
+        says += f", which is {tax[0]:.1%} of a step of {tax[1]:.3g} s"
+    if sign == "slow_a_little":
+        says += "; it was so from the first steps on, and may have more to do in its place: nothing shows that its hardware became slow"
     if (at := began(case, ranks, first)) is not None:
         numbers["failed_at"] = at
     places = [(r, s) for r in ranks[:2] for s in (first, last)] + [(others[0], first)]
     cites = tuple(cite for rank, step in places for cite in cite_step(rows, rank, step, column))
     return Finding("slow_rank", sign, says, ranks=ranks, hosts=on, explains=others, numbers=numbers, cites=cites)
+
+
+def _tax(rows: pl.DataFrame, excess_s: float) -> tuple[float, float] | None:
+    """Share of the usual step that an excess of one rank is, and that step, s; None where no whole step is told, or it is no longer than that."""
+    usual = rows["step_s"].median()
+    return (excess_s / usual, usual) if isinstance(usual, float) and 0 < excess_s < usual else None
+
+
+def _ratios(slow: Sequence[Rise], ranks: Sequence[int], numbers: dict[str, Any]) -> str:
+    """How many times as long as its peers each takes: of several from the least to the most, and of a few each one; noted as `ratios` too."""
+    each = {rank: math.exp(rise.height) for rank, rise in zip(ranks, slow, strict=True)}
+    if len(each) == 1:
+        return f"{next(iter(each.values())):.2f} times as long as that of its peers"
+    numbers["ratios"] = {str(rank): round(ratio, 3) for rank, ratio in each.items()}
+    least, most = f"{min(each.values()):.2f}", f"{max(each.values()):.2f}"
+    span = most if least == most else f"{least} to {most}"
+    own = (
+        f" (rank {', rank '.join(f'{rank} {ratio:.2f}' for rank, ratio in each.items())})" if least != most and len(each) <= MAX_OWN else ""
+    )
+    return f"{span} times as long as that of their peers{own}"
 
 
 def _units(odd: Sequence[OddTimes]) -> Finding:

@@ -6,12 +6,14 @@
 3. Batches differ where what a rank takes more in one step alone costs most, and goes with its batch: with its tokens, with the other stages of its
    replica, or with forward and backward alike while it is new in every step. Long sequences cost more than their tokens: attention is quadratic.
    Or where one replica takes longer on every stage, in all steps: several hosts that became slow at once, and just those, are less likely.
+   Or where a rank has more tokens than its peers in all steps, and takes no longer for a token.
 4. Where the two meet, the one that costs more names the cause; the other is told beside. Where something varies from step to step that nothing
    connects with batches, no cause is named: busy hosts look the same.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -50,6 +52,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     heavy = [_heavy_stage(of, ranks, ratio, found) for ranks, ratio in found.heavy]
     if found.replicas:
         return [_long_batches(of, found), *(_lesser(finding) for finding in heavy)]
+    if found.laden and found.costs >= COSTS and found.loads >= max(found.stages, found.batches if found.is_batches else 0.0):
+        return [_laden(of, found), *(_lesser(finding) for finding in heavy)]
     if found.is_batches:
         return [_uneven_batches(of, found), *(_lesser(finding) for finding in heavy)]
     is_open = found.costs >= COSTS and found.batches > max(found.stages, 0.0) and bool(found.why)
@@ -68,7 +72,10 @@ def analyse(case: Tables) -> Sequence[Finding]:
 def _heavy_stage(of: Work, ranks: tuple[int, ...], ratio: float, found: Uneven) -> Finding:
     says = f"the pipeline stage of {ranks_text(ranks)} computes {ratio:.2f} times as long as the other stages in all steps"
     cites = tuple(cite_step(of.rows, ranks[0], of.compute.steps[0], "compute_s"))
-    numbers = {"ratio": round(ratio, 3), "share": round(found.stages, 3), "costs": round(found.costs, 3)}
+    numbers = {
+        "ratio": round(ratio, 3), "share": round(found.stages, 3), "costs": round(found.costs, 3), "stage_ranks": list(ranks),
+        "num_stages": len(set(of.stage.values())),
+    }  # fmt: skip
     return Finding("uneven_work", "heavy_stage", says, scope=f"stage of {list(ranks)}", numbers=numbers, cites=cites)
 
 
@@ -86,6 +93,24 @@ def _long_batches(of: Work, found: Uneven) -> Finding:
         "they share is their batches, and no host; longer samples, and no slow rank"
     )
     numbers = {"ratio": round(ratio, 3), "candidates": ranks, "costs": round(found.costs, 3), "follows": "replica"}
+    cites = tuple(cite for rank in ranks[:2] for cite in cite_step(of.rows, rank, of.compute.steps[0], "compute_s"))
+    return Finding("uneven_work", "uneven_batches", says, scope="batches", numbers=numbers, cites=cites)
+
+
+def _laden(of: Work, found: Uneven) -> Finding:
+    """Of ranks whose batches are longer in all steps, by their tokens."""
+    ranks = sorted(found.laden)
+    most = max(ranks, key=lambda rank: (found.laden[rank].longer, -rank))
+    load = found.laden[most]
+    says = (
+        f"{ranks_text(ranks)} compute{'s' if len(ranks) == 1 else ''} longer than {'its' if len(ranks) == 1 else 'their'} peers in all steps, and on "
+        f"more tokens: rank {most} {math.exp(load.longer):.2f} times as long on {math.exp(load.tokens):.2f} times as many, which is "
+        f"{math.exp(load.longer - load.tokens):.2f} times as long for a token; longer batches, and no slow rank"
+    )
+    numbers = {
+        "ratio": round(math.exp(load.longer), 3), "tokens_ratio": round(math.exp(load.tokens), 3), "candidates": ranks,
+        "costs": round(found.costs, 3), "follows": "load",
+    }  # fmt: skip
     cites = tuple(cite for rank in ranks[:2] for cite in cite_step(of.rows, rank, of.compute.steps[0], "compute_s"))
     return Finding("uneven_work", "uneven_batches", says, scope="batches", numbers=numbers, cites=cites)
 

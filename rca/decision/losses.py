@@ -3,7 +3,7 @@
 Going on slower costs tax x time until the repair, on all GPUs of the job: the tax is the share of each step that is lost.
 Replacing costs the restart, on all GPUs, and what is computed again. Of a job that still runs a checkpoint is written before it is stopped, so
 nothing is computed again. A route around a failed link costs a step tax of 0.5 to 8.6 % (Google, TPU v4). Where the time until the repair is not
-told, the break-even time is.
+told, the break-even time is. Of a rank that was a little slower from the start nothing shows that another host would be faster: the job goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ __all__ = ["CAUSES_OF_TAX", "loss", "slow_tax"]
 
 SLOW: Final = "slow_rank"
 WHAT_IF: Final = "straggler_what_if"  # its findings carry `waste` = 1 - 1/S of the job, and `share` of the loss that goes away with a rank
+LITTLE: Final = "slow_a_little"  # sign of slow_rank
+UNPROVEN: Final = "nothing shows that another host would be faster: go on, and look at its clocks"
 LINKS: Final = ("network_fault", "network_transient", "nvlink_fault")  # causes that a route around may mend for a while
 CAUSES_OF_TAX: Final = (SLOW, *LINKS)
 
@@ -35,7 +37,7 @@ def slow_tax(findings: Sequence[Finding], ranks: Sequence[int], step_s: float | 
             return waste * share, f"what-if analysis: {100 * waste:.1f} % of the time is lost, and {100 * share:.0f} % of that goes with it"
     for f in findings:
         own, others = f.numbers.get("own_s"), f.numbers.get("others_s")
-        if f.sign not in ("slow_compute", "slow_host") or set(f.ranks) != set(ranks) or not own or others is None or own <= others:
+        if f.sign not in ("slow_compute", "slow_host", LITTLE) or set(f.ranks) != set(ranks) or not own or others is None or own <= others:
             continue
         excess = own - others
         if step_s is not None and step_s >= own:
@@ -68,6 +70,7 @@ def loss(
     prefers = None
     if degrade is not None and replace is not None:
         prefers = "degrade" if degrade[1] < replace else "replace" if degrade[0] > replace else None
+    is_little = verdict.cause == SLOW and any(f.sign == LITTLE and set(f.ranks) == set(verdict.ranks) for f in findings)
     row: dict[str, Any] = {
         "tax_least": taxes[0] if taxes else None,
         "tax_most": taxes[1] if taxes else None,
@@ -79,9 +82,11 @@ def loss(
         "recompute_s": recompute_s,
         "replace_gpu_h": replace,
         "break_even_h": list(even) if even else None,
-        "prefers": prefers,
+        "prefers": "degrade" if is_little else prefers,
     }
-    return {**row, "says": _says(row)}
+    if not is_little:
+        return {**row, "says": _says(row)}
+    return {**row, "says": f"{_says({**row, 'prefers': None})}; {UNPROVEN}"}
 
 
 def _hours(num_gpus: int | None, seconds: float | None) -> float | None:
