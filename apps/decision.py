@@ -41,7 +41,8 @@ def first_lines(advice: Advice) -> list[str]:
     if advice.eviction is not None and (told := eviction_words(advice.eviction, is_known=advice.because == advice.eviction["because"])):
         lines.append(told)
     if advice.next:
-        lines.append(f"if it fails: {steps_words(advice.next)}")
+        fails = "it fails" if advice.branch != "even_out" else str(advice.next[0]["when"])
+        lines.append(f"if {fails}: {steps_words(advice.next)}")
     if advice.recovery is not None and advice.recovery["path"] != "none":
         lines.append(f"way back: {recovery_words(advice.recovery)}")
     return lines

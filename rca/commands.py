@@ -29,6 +29,7 @@ _LOOKS: Final = {  # cause -> what to run on the first host named, and what it s
     **dict.fromkeys(("gpu_fault", "gpu_memory_fault", "nvlink_fault", "silent_data_corruption"), _GPU),
     "slow_rank": ("nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE; uptime", "clocks, throttling, load of the host"),
 }
+LOOK_AT_ALL: Final = frozenset({"slow_rank"})  # causes that several hosts have side by side, none for the other's sake
 LOOK_INSIDE: Final = frozenset({"unknown", "code_hang"})  # causes for which the stack of the living process tells more
 MAX_SAMPLES: Final = 16  # named in one command
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what Slurm takes as one node
@@ -38,17 +39,20 @@ _NUMBERED: Final = re.compile(r"(.*?)(\d+)")
 
 def commands(verdict: Verdict, roster: Roster, evict: Sequence[str]) -> tuple[str, ...]:
     """Lines a person may run, in this order: a look at what the verdict rests on or leaves open, then a drain for hosts to replace."""
-    looks = [_look(verdict, roster, roster.spelled(verdict.hosts[0]))] if verdict.ranks and verdict.hosts else []
+    looks = [_look(verdict, roster, [roster.spelled(host) for host in verdict.hosts])] if verdict.ranks and verdict.hosts else []
     return tuple(line for line in (*looks, *_leave_out(verdict), _drain(verdict, [roster.spelled(host) for host in evict])) if line)
 
 
-def _look(verdict: Verdict, roster: Roster, host: str) -> str:
-    rank = verdict.ranks[0]
+def _look(verdict: Verdict, roster: Roster, hosts: Sequence[str]) -> str:
+    """A look at the first host; at all of them where each may be a fault of its own."""
+    rank, host = verdict.ranks[0], hosts[0]
     if verdict.cause == "host_lost":
         node = f"; scontrol show node={node_name(host)}" if _is_node(host) else ""
         return f"ping -c 3 {_word(host)}{node}   # is it there at all?"
     if verdict.cause in _LOOKS:
         command, why = _LOOKS[verdict.cause]
+        if len(hosts) > 1 and verdict.cause in LOOK_AT_ALL and (where := host_list(hosts, len(hosts))):
+            return f'pdsh -w {where} "{command}"   # {why}'
         return f'ssh {_word(host)} "{command}"   # {why}'
     if verdict.cause not in LOOK_INSIDE:
         return ""

@@ -163,7 +163,11 @@ def _blame(case: Tables, replay: Replay, numbers: dict[str, Any]) -> list[Findin
         says = (
             f"{both}; a micro-batch takes {compute[heavy]:.3g} s on pipeline stage {heavy}, on the others {others:.3g} s, in every replica"
         )
-        shares = {"share": stages, "batch_share": batches, "stage": heavy, "ratio": compute[heavy] / others}
+        mine = sorted(rank for (_, stage), rank in of.ranks.items() if stage == heavy)
+        shares = {
+            "share": stages, "batch_share": batches, "stage": heavy, "ratio": compute[heavy] / others, "stage_ranks": mine,
+            "num_stages": len(of.stages),
+        }  # fmt: skip
         return [
             Finding("straggler_what_if", "heavy_stage", says, scope=f"stage {heavy}", numbers=shares, cites=_cites_of(case, replay, heavy))
         ]

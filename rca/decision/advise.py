@@ -14,6 +14,7 @@ from typing import Any, Final
 from rca.causes import CAUSES
 from rca.checkpoints import Rollback
 from rca.commands import commands, node_name
+from rca.decision.even_work import even_work
 from rca.decision.facts import NO_FACTS, Alerts, Facts
 from rca.decision.history import NO_HISTORY, History
 from rca.decision.losses import loss
@@ -115,7 +116,8 @@ def advise(
     )
     stay = sorted({*roster.hosts.values()} - {*evict})  # who is checked if it fails again
     per_host = world // num_hosts if world and num_hosts and world % num_hosts == 0 else None
-    reason = moved.says or because(verdict, roster, action, findings, back, rule if is_ruled else None)
+    reason = moved.says or even_work(verdict, findings, facts.layout, site)
+    reason = reason or because(verdict, roster, action, findings, back, rule if is_ruled else None)
     if evict and action != "shrink" and site.spares is not None and is_needed(len(evict), site.spares):
         reason += f"; {_short(len(evict), site.spares)}"
     return Advice(

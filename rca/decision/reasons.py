@@ -32,7 +32,7 @@ _OF_CAUSE = {  # where more can be said than of the action
     "process_killed": "by whom the process was killed is not told: look for the out-of-memory killer in that host's kernel log, then restart",
     "data_stall": "the loader got no data: see whether the storage behind it answers, then restart",
     "storage_stall": "storage did not answer: see whether it does now, or has room, then restart",
-    "slow_rank": "every step waits for this rank: replace its host, or go on slower until there is a spare",
+    "slow_rank": "every step waits for {who}: replace {hosts}, or go on slower until there {spares}",
     "config_drift": "this host runs other versions than its peers, and nothing else explains it: bring it in line or leave it out, then restart",
     "planned_stop": "stopped on purpose: start it again when the reason is over",
     "preemption": "the scheduler took the nodes: it goes on when it gets nodes again",
@@ -93,11 +93,23 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return ended.then
     step = first_divergence(verdict, findings)
     since = f"step {step}" if step is not None else "it"
-    told = _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since)
+    told = _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since, **_them(verdict))
     if verdict.cause == SDC and verdict.hosts:
         out = f"keep {', '.join(verdict.hosts)} out of use until a double run clears or proves it, and go back"
         return told.replace("go back", out, 1)
     return told
+
+
+def _them(verdict: Verdict) -> dict[str, str]:
+    """How a sentence names those accused: one, or several of which each alone holds up a step."""
+    if len(verdict.hosts) > 1:
+        return {
+            "who": "the slowest of these ranks",
+            "hosts": "all their hosts (while one stays, steps wait for it)",
+            "spares": "are spares",
+        }
+    who = "this rank" if len(verdict.ranks) == 1 else "these ranks"
+    return {"who": who, "hosts": "its host" if len(verdict.ranks) == 1 else "their host", "spares": "is a spare"}
 
 
 def _shared_link(roster: Roster, findings: Sequence[Finding]) -> str:

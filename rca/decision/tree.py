@@ -5,7 +5,7 @@ After ByteRobust's flow (SOSP'25, arXiv 2509.16293v4, figure 5). Every branch bu
 1. A machine event of high confidence: evict at once. 2. A network event: tolerate a flap, evict after repeats.
 3. An error of the program: mend or roll back the code. 4. A crash or bad metric without a culprit: stop-time checks, then a reattempt.
 5. What comes back after that: the code is rolled back, then a dual-phase replay finds the machine.
-Beside it stand what the paper does not need: bad samples, damaged state, slow ranks, stops on purpose.
+Beside it stand what the paper does not need: bad samples, damaged state, slow ranks, uneven work, stops on purpose.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ BRANCHES: Final = {
             "an error of the program: mend the code or roll it back",
             ("roll_back_code", "stop_time_checks", "dual_phase_replay"),
         ),
+        Branch("even_out", "work that is uneven, and nothing failed: even it out", ("stop_time_checks",)),
         Branch("quarantine_data", "a bad sample: leave it out", ("dual_phase_replay", "fix_code")),
         Branch(
             "roll_back_state",
@@ -82,6 +83,7 @@ _OF_ACTION: Final = {
     "rollback": "roll_back_state",
     "retry": "reattempt",
 }
+_UNEVEN: Final = ("stage_imbalance", "data_imbalance")  # causes by which steps take longer and nothing fails
 _CRASHES: Final = ("process_killed",)  # causes of a crash that name no culprit
 
 
@@ -117,6 +119,8 @@ def branch_of(
         return "stop_time_checks" if has_ended else "look"
     if verdict.cause in _CRASHES:
         return "stop_time_checks"
+    if action == "fix_code" and verdict.cause in _UNEVEN:
+        return "even_out"
     return _OF_ACTION[action]
 
 
