@@ -54,12 +54,12 @@ def _even_out(numbers: Mapping[str, Any]) -> str:
     fewer = numbers.get("candidates")
     if fewer:
         return (
-            f"deal samples out anew, so that ranks {_run(fewer)} get no longer ones than the other replicas: sort each global batch by length and deal "
-            "it out in turn, or pack samples to one length"
+            f"deal samples out anew, so that ranks {_run(fewer)} get no longer ones than the other replicas: sort each global batch by length "
+            "and deal it out in turn, or pack samples to one length"
         )
     return (
-        "make the micro-batches of a step even: sort samples by length inside a window of some steps, so that those of a step are alike, or pack them to "
-        "one length; count the squares of the lengths beside the tokens, since attention grows with them"
+        "make the micro-batches of a step even: sort samples by length inside a window of some steps, so that those of a step are alike, or pack "
+        "them to one length; count the squares of the lengths beside the tokens, since attention grows with them"
     )
 
 
@@ -72,8 +72,8 @@ def _win(numbers: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     if share is None or lost is None or 100.0 * share * lost < MIN_PERCENT:
         return ""
     return (
-        f"; by the what-if numbers that makes steps about {100.0 * share * lost:.0f} % shorter (uneven work costs {100.0 * lost:.0f} % of the time, and "
-        f"{100.0 * share:.0f} % of that comes back)"
+        f"; by the what-if numbers that makes steps about {100.0 * share * lost:.0f} % shorter (uneven work costs {100.0 * lost:.0f} % of the time, "
+        f"and {100.0 * share:.0f} % of that comes back)"
     )
 
 
