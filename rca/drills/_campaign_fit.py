@@ -8,7 +8,7 @@ knows less than that. A weight that few incidents touch stays as it was.
    them has: nothing there could speak for it. No common scale: it would move rows that no incident has touched by what others say.
 3. `spread` is chosen by what the weights say of kinds left out; where no step helps there, all weights stay as set by hand.
 4. How a probability is stated: the sharpness (a factor of all scores) and the share that stays with `unknown` (surprise) under which answers to kinds
-   left out are most likely to be as right as they were; with a prior around 1, and one sure answer more wrong than was seen. A kind counts once.
+   left out are most likely to be as right as they were; with a prior around 1, and one kind more wrong than was seen. A kind counts once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MIN_KINDS = 2  # kinds that they must come from: what one kind shows may be how 
 LOWEST, HIGHEST = 0.1, 20.0  # bits of a row
 IN_FIT = 0.02  # surprise while fitting, so that an incident no weight explains pulls at none
 SURPRISES = np.linspace(0.002, 0.1, 50)
-SHARPNESSES = np.exp(np.linspace(-0.7, 0.7, 57))  # half to double
-SHARPNESS_SPREAD = 0.3  # of its logarithm: the prior
+SHARPNESSES = np.exp(np.linspace(-1.1, 1.1, 89))  # a third to triple
+SHARPNESS_SPREAD = float(np.log(2.0))  # of its logarithm: the prior takes a factor of two, either way, for ordinary
 NAMED = 0.5  # probability from which a verdict names its answer
 MAX_WEIGHT = 4.0  # of one incident against the mean one
 FOLDS = 5
