@@ -71,9 +71,9 @@ def eviction_words(plan: Mapping[str, Any], *, is_known: bool = False) -> str:
     told = "" if is_known else f"only a group is told: {plan['because']}; "
     if other is None:
         return told.removesuffix("; ")
-    who = f"evict {', '.join(other['hosts'])} only" if other["hosts"] else "evict nobody yet"
+    way = f"evict {', '.join(other['hosts'])} only, and replay the others" if other["hosts"] else "evict nobody yet, and replay all of it"
     better = " (the cheaper way)" if plan["prefers_alternative"] else ""
-    return f"{told}or {who}, and replay the others if the fault comes back{better}: {other['cost_gpu_h']:,.0f} GPU-hours are expected"
+    return f"{told}or {way} if the fault comes back{better}: {other['cost_gpu_h']:,.0f} GPU-hours are expected"
 
 
 def checklist_rows(advice: Advice) -> list[tuple[str, str, str]]:

@@ -39,7 +39,9 @@ class EvictionPlan:
     kind: str  # tp, pp, dp, ep, cp, host, ...
     hosts: tuple[str, ...]
     ranks: tuple[int, ...]  # all on these hosts
-    innocent_hosts: tuple[str, ...]  # of the hosts, those that only share the group: nothing odd there, or only waits for others
+    # Of the hosts, those that only share the group: nothing odd there, or only waits for others. None where all that stands there waits: then some
+    # are sound (`num_innocent`), and the stacks do not tell which.
+    innocent_hosts: tuple[str, ...] | None
     num_innocent: int  # hosts that go although they are sound, one fault in each group; which ones the stacks may not tell
     machine_precision: float  # faulty / evicted hosts, one fault in each group
     cost_gpu_h: float  # GPU-hours of the innocent hosts while they are tested
@@ -88,7 +90,7 @@ def eviction_plan(
         kind=kind,
         hosts=hosts,
         ranks=ranks,
-        innocent_hosts=tuple(sorted(set(hosts) - set(suspects))) if suspects else (),
+        innocent_hosts=tuple(sorted(set(hosts) - set(suspects))) if suspects else None if num_innocent else (),
         num_innocent=num_innocent,
         machine_precision=round(num_faults / len(hosts), 4),
         cost_gpu_h=round(cost, 1),
@@ -109,9 +111,9 @@ def _alternative(
     reproduction: float,
     repeats: int,
 ) -> dict[str, Any] | None:
-    """Evict fewer first: `hosts`, `ranks`, `probability` that the faulty one is among them, `replay_probability` that both phases of a replay show
-    it if not, `found_probability` of the two together, `expected_minutes` that the job waits longer, `cost_gpu_h` of all (where the replay shows
-    nothing either, the whole group goes after all), `commands`.
+    """Evict fewer first: `hosts`, `ranks`, `probability` that the faulty one is among them (None: none goes first), `replay_probability` that both
+    phases of a replay show it if not, `found_probability` of the two together, `expected_minutes` that the job waits longer, `cost_gpu_h` of all
+    (where the replay shows nothing either, the whole group goes after all), `commands`.
 
     Where all hosts of the group look alike nobody is evicted before the replay.
     """
@@ -127,7 +129,7 @@ def _alternative(
     return {
         "hosts": list(fewer),
         "ranks": list(ranks),
-        "probability": probability,
+        "probability": probability if fewer else None,
         "then": "dual_phase_replay",
         "replay_hosts": sorted(set(hosts) - set(fewer)),
         "replay_probability": round(shown, 4),

@@ -321,7 +321,7 @@ class Advice:
     evict_hosts: tuple[str, ...]
     evict_ranks: tuple[int, ...]
     evict_group: str | None
-    innocent_hosts: tuple[str, ...]
+    innocent_hosts: tuple[str, ...] | None  # of those, whoever only goes along; None: some do, and which ones is not told
     because: str
     commands: tuple[str, ...]
     checkpoint: str | None = None

@@ -38,7 +38,7 @@ def test_byterobusts_pipeline_of_8_machines_takes_7_innocents_along() -> None:
     assert plan is not None
     assert (len(plan.hosts), plan.num_innocent, plan.machine_precision) == (8, 7, 0.125)
     assert plan.cost_gpu_h == 7 * PER_HOST * 24
-    assert plan.innocent_hosts == (), "which of them is sound the stacks do not tell"
+    assert plan.innocent_hosts is None, "which of them is sound the stacks do not tell"
     assert len(plan.ranks) == 64
     assert "8 hosts go, of which 7 are probably sound (1,344 GPU-hours of tests)" in plan.because
 
@@ -47,7 +47,7 @@ def test_without_a_suspect_the_other_way_evicts_nobody_before_the_replay() -> No
     plan = eviction_plan([_told(_part(range(8)))], _roster(1200), reproduction=0.9, repeats=1)
     assert plan is not None
     assert plan.alternative is not None
-    assert (plan.alternative["hosts"], plan.alternative["probability"]) == ([], 0.0)
+    assert (plan.alternative["hosts"], plan.alternative["probability"]) == ([], None)
     assert plan.alternative["expected_minutes"] == pytest.approx(REPLAY_MIN)
     assert plan.alternative["replay_probability"] == pytest.approx(0.81)
     assert plan.alternative["cost_gpu_h"] == pytest.approx(REPLAY_MIN / 60 * 9600 + 0.19 * plan.cost_gpu_h, abs=0.1)
@@ -68,7 +68,7 @@ def test_with_a_suspect_the_other_way_takes_its_host_first() -> None:
     other = plan.alternative
     assert other is not None
     assert (other["hosts"], other["ranks"]) == (["h0005"], _ranks([5]))
-    assert other["replay_hosts"] == list(plan.innocent_hosts)
+    assert other["replay_hosts"] == list(plan.innocent_hosts or ())
     assert other["expected_minutes"] == pytest.approx((1 - SUSPECT_HIT) * (AGAIN_MIN + REPLAY_MIN), abs=0.05)
     assert other["found_probability"] == pytest.approx(SUSPECT_HIT + (1 - SUSPECT_HIT) * 0.81)
     assert plan.prefers_alternative

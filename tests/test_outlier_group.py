@@ -51,6 +51,39 @@ def test_figure_7_of_byterobust_evicts_machines_12_to_15_and_suspects_15(told: s
     assert plan.alternative["hosts"] == ["m15"]
 
 
+INSIDE = {0: "irecv", 1: "irecv", 2: "isend", 3: "all_gather"}  # stage -> where its ranks stand while the pipeline works
+
+
+@pytest.mark.parametrize(
+    ("of_few", "of_most", "names", "is_behind"),
+    [
+        ("pipeline", "grad_sync", (), True),  # the figure
+        ("grad_sync", "pipeline", (), False),  # the figure turned over: one copy is through and waits
+        ("grad_sync", "pipeline", ("grad_sync", "finish_grad_sync"), False),
+        ("all_gather", "broadcast", (), True),  # nothing tells which of the two comes first
+        ("all_gather", "broadcast", ("all_gather", "_exec_reduce_grads"), False),
+        ("all_gather", "broadcast", ("broadcast", "finish_param_sync"), True),  # the others have got theirs
+        ("all_gather", "broadcast", ("all_gather", "finish_param_sync"), True),  # still before its first stage
+    ],
+)
+@pytest.mark.parametrize("told", ["coordinates", "groups"])
+def test_a_copy_that_is_ahead_of_all_others_is_never_evicted(
+    of_few: str, of_most: str, names: tuple[str, ...], told: str, *, is_behind: bool
+) -> None:
+    places = {rank: of_few if at["dp"] == 3 else of_most for rank, at in enumerate(FIGURE_7.at)}
+    places = {rank: INSIDE[FIGURE_7.at[rank]["pp"]] if place == "pipeline" else place for rank, place in places.items()}
+    case = tables(FIGURE_7, [places] * 2, told=told)
+    if names:
+        own = pl.when(pl.col("stack_id") == names[0]).then(pl.concat_list(pl.col("frames").list.head(1), pl.lit(f"engine:{names[1]}")))
+        case = MemoryCase({**case.frames, "stack_frames": case.frames["stack_frames"].with_columns(frames=own.otherwise(pl.col("frames")))})
+    outcome = ask(case, "outlier_group")
+    (finding,) = outcome.findings
+    assert (finding.sign, finding.ranks) == ("group_apart" if is_behind else "group_apart_unsure", ())
+    plan = eviction_plan([finding], roster(case))
+    assert (plan is not None, finding.hosts) == (is_behind, ("m12", "m13", "m14", "m15") if is_behind else ())
+    assert (set(finding.numbers["candidates"]) <= set(range(24))) is not is_behind
+
+
 def test_figure_7_from_stacks_to_advice() -> None:
     judgement = judge(tables(FIGURE_7, [figure_7()] * 2, told="groups"))
     assert (judgement.verdict.cause, judgement.verdict.ranks) == ("unknown", ())

@@ -63,6 +63,12 @@ def test_groups_that_hold_as_many_get_no_flag() -> None:
     assert vote([], PIPELINES, JOB.size) is None
 
 
+TURNS = [
+    ("irecv", "irecv", "isend", "all_gather"),
+    ("irecv", "isend", "all_gather", "compute"),
+] * 3  # places of the four stages in each round
+
+
 def _sampled(slow: int | None, num: int) -> list[dict[int, str]]:
     """A job on the move: everybody computes or waits in turns; the copy `slow` of the model computes while the others are in their sync."""
     rounds = []
@@ -80,8 +86,14 @@ def test_a_running_job_names_the_slow_pipeline_and_accuses_nobody() -> None:
     plan = eviction_plan([finding], roster(case))
     assert plan is not None
     assert plan.hosts == finding.hosts
-    assert plan.innocent_hosts == ()  # which of them is slow the stacks do not tell
+    assert plan.innocent_hosts is None  # which of them is slow the stacks do not tell
     assert plan.num_innocent == 3
+
+
+def test_a_copy_that_always_waits_at_the_end_of_the_step_is_the_fast_one() -> None:
+    rounds = [{rank: "grad_sync" if at["dp"] == 5 else inside[at["pp"]] for rank, at in enumerate(JOB.at)} for inside in TURNS]
+    outcome = ask(tables(JOB, rounds), "slow_group_votes")
+    assert [(finding.sign, "cover" in finding.numbers) for finding in outcome.findings] == [("slow_group_hint", False)]
 
 
 def test_a_sound_job_and_too_few_rounds_name_no_group() -> None:

@@ -15,7 +15,8 @@
 6. Where no call tells that others are waited for (NCCL's ranks spin in a device wait after their call), nobody is named, and a group only when
    nearly all ranks were in one place in three samples.
 7. A single sample shows a moment: then the group is a note, and no eviction follows. None follows either where a rank of the group left no stack
-   inside the loop: that may be the one all others wait for, and its stack is cheaper than its hosts.
+   inside the loop: that may be the one all others wait for, and its stack is cheaper than its hosts. Nor where those apart are ahead of all
+   others (rca/analyses/_group_ahead.py).
 Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5). The per-stage rule and the fall-backs are ours.
 """
 
@@ -29,6 +30,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from rca.analyses._group_ahead import ahead
 from rca.analyses._group_cover import Cover, cover, numbers_of, parts
 from rca.analyses._group_peers import ACTS, COLLECTIVE, HIDDEN, P2P, Apart, apart, copies, label, typical
 from rca.analyses._group_savers import lone_saver
@@ -144,14 +146,17 @@ def _of_group(job: _Job, *, is_told: bool) -> Finding:
     if is_once:
         says += "; there is one sample, and a moment of a running job may look the same"
     unseen = _unseen(job, found) if found is not None else []
+    is_ahead = not acting and ahead(odd, {rank: job.view(rank) for rank in job.everyone}, stages(job.case), job.case.derive(copies))
+    if is_ahead:
+        says += ", at a point that all others have yet to reach: these are ahead and wait, and what holds the others up is among those"
     if unseen:
         says += f"; {ranks_text(unseen)} there left no stack inside the loop and may be what they wait for"
-    numbers = _numbers(job) | {"candidates": sorted({*(suspects or odd), *unseen})}
-    if found is not None and not is_once and not unseen and _may_go(job, found, acting):
+    numbers = _numbers(job) | {"candidates": sorted(job.everyone - set(odd) if is_ahead else {*(suspects or odd), *unseen})}
+    if found is not None and not is_once and not unseen and not is_ahead and _may_go(job, found, acting):
         numbers["cover"] = numbers_of(found, odd, suspects)
     ranks = found.ranks if found is not None else frozenset(odd)
-    where = tuple(sorted({on[rank] for rank in ranks if rank in on}))
-    is_note = is_once or not (is_told or "cover" in numbers)
+    where = tuple(sorted({on[rank] for rank in ranks if rank in on and not is_ahead}))
+    is_note = is_once or is_ahead or not (is_told or "cover" in numbers)
     return Finding(
         "outlier_group", "group_apart_unsure" if is_note else "group_apart", says, hosts=where, groups=_group_names(found),
         scope=f"apart {where} {_group_names(found)}", numbers=numbers | _measures(found), cites=_cites(job, (*suspects, *odd)),

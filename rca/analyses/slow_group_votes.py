@@ -4,6 +4,7 @@
    thread with the same pipeline stage in other copies of the model, as in outlier_group.
 2. Every round flags, of each kind of group, the one with the most ranks apart, half of its own at least. After the last the group with the most
    flags wins. A host or group that is a whole pipeline stage cannot be told: stages differ in sound jobs too.
+   A group that most of its rounds show ahead of all others (rca/analyses/_group_ahead.py) waits for them, and is a note.
 3. With few groups the same one is flagged often by chance. The chance is told; when it is small, the group is a finding, else a note. Nobody is
    accused: who of the group is slow only times tell (slow_rank).
 Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5).
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from rca.analyses._group_ahead import ahead
 from rca.analyses._group_cover import Cover, numbers_of, parts
 from rca.analyses._group_peers import apart, copies
 from rca.analyses._group_votes import ROUNDS, vote
@@ -68,6 +70,10 @@ def analyse(case: Tables) -> Sequence[Finding]:
         f"the {what} had the most ranks apart from their stages in {won.flags} of {won.rounds} rounds of stacks, of {won.rivals} such groups: "
         f"{'it is likely the slow one' if is_sure else f'by chance that happens in up to {won.chance:.0%} of sound jobs'}"
     )
+    of_it = [(of, set(ranks) & won.part.ranks) for of, ranks in zip(used, odd, strict=True) if set(ranks) & won.part.ranks]
+    if 2 * sum(ahead(ranks, of, stage, copy_of) for of, ranks in of_it) > len(of_it):
+        says += "; but it stands at a point that all others have yet to reach: it waits for them, and is not the slow one"
+        is_sure = False
     apart_there = sorted({rank for ranks in odd for rank in ranks} & won.part.ranks)
     cites = [cite_view(of[rank]) for of, ranks in zip(used, odd, strict=True) for rank in ranks if rank in won.part.ranks]
     numbers = {

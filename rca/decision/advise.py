@@ -125,7 +125,7 @@ def advise(
         evict_hosts=tuple(node_name(roster.spelled(host)) for host in evict),
         evict_ranks=evict_ranks,
         evict_group=group or (plan.group if plan is not None else None),
-        innocent_hosts=tuple(node_name(roster.spelled(host)) for host in plan.innocent_hosts) if plan is not None and evict else (),
+        innocent_hosts=_innocents(plan, roster) if plan is not None and evict else (),
         because=reason,
         commands=commands(verdict, roster, evict),
         checkpoint=back.save.name if back is not None and back.save is not None and action == "rollback" else None,
@@ -226,6 +226,11 @@ def _plan(verdict: Verdict, findings: Sequence[Finding], roster: Roster) -> Evic
     if verdict.hosts or verdict.ranks or verdict.layer in NO_GROUP_LAYERS or (roster.ranks_with.get("stacks") and roster.missing("stacks")):
         return None
     return eviction_plan(findings, roster)
+
+
+def _innocents(plan: EvictionPlan, roster: Roster) -> tuple[str, ...] | None:
+    """Who only goes along, as nodes are called; None where that is not told."""
+    return None if plan.innocent_hosts is None else tuple(node_name(roster.spelled(host)) for host in plan.innocent_hosts)
 
 
 def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Mapping[str, Any] | None:
