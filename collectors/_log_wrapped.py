@@ -24,8 +24,8 @@ _QUOTED: Final = re.compile(r"(?:> ?){1,8}")
 def unwrapped(lines: list[str]) -> list[str]:
     """The lines, broken ones put together again; the places of their further parts stay as empty lines.
 
-    Broken are a log where no line is wider and several are just as wide, and a logger's line in it that goes on without a prefix. A blank at
-    the very end of a part may have been lost, then it is one narrower.
+    Broken are a log where no line is wider, several are just as wide and most of those go on, and a logger's line in it that goes on without a
+    prefix. A blank at the very end of a part may have been lost, then it is one narrower.
     """
     if lines and lines[0].endswith("\r"):
         lines = [line.rstrip("\r") for line in lines]
@@ -40,6 +40,8 @@ def unwrapped(lines: list[str]) -> list[str]:
         for place, (length, head, rest) in enumerate(zip(lengths, lines, lines[1:], strict=False))
         if length >= width - 1 and rest[:4] != head[:4] and not _STANDS_ALONE.match(rest)
     ]
+    if 2 * sum(lengths[place] == width for place in full) < lengths[:-1].count(width):
+        return lines  # a broken line goes on: these are of one width because their program prints them so
     for place in full:
         head = lines[place]
         if not head:

@@ -82,7 +82,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/eviction.py": ((*FOUNDATION, "rca.replay", "rca.roster"), ()),
     "rca/step_names.py": ((), ()),
     "rca/saved_states.py": ((*FOUNDATION, "rca.step_names"), ()),
-    "rca/checkpoints.py": ((*FOUNDATION, "rca.saved_states"), ("polars",)),
+    "rca/checkpoints.py": ((*FOUNDATION, "rca.saved_states", "rca.step_names"), ("polars",)),
     "rca/commands.py": ((*FOUNDATION, "rca.roster"), ()),
     "rca/guesses.py": (FOUNDATION, ()),
     "rca/reading.py": ((*FOUNDATION, "rca.guesses"), ("polars",)),
@@ -106,7 +106,8 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/analyses/*": (
         (
             *FOUNDATION,
-            *("rca.clocks", "rca.kernel_record", "rca.replay", "rca.policies", "rca.saved_states", "rca.stop_words", "rca.analyses._*"),
+            *("rca.clocks", "rca.local_time", "rca.kernel_record", "rca.replay", "rca.policies", "rca.saved_states", "rca.stop_words"),
+            "rca.analyses._*",
         ),
         ("polars", "numpy", "scipy", "sklearn"),
     ),

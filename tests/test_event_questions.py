@@ -296,6 +296,30 @@ class TestPlannedStop:
         job = Job().add("scheduler_events", "agent", state="cancelled", reason="it hangs", is_planned=True, changed_at=at(60))
         assert job.closed(range(8), 60.1).only("planned_stop").sign == "stop_after_fault"
 
+    @pytest.mark.parametrize(
+        ("idle_s", "sign"),
+        [
+            (1, "announced_stop"),
+            (80, "stop_after_fault"),
+            (3610, "announced_only"),  # an hour and a step: two zones
+            (3900, "stop_after_fault"),
+            (-3590, "announced_only"),
+        ],
+    )
+    def test_stamps_without_a_zone_tell_how_long_it_had_stood(self, idle_s: float, sign: str) -> None:
+        job = Job(steps=0)
+        for step in range(20):
+            job.add("progress", "log-0", rank=0, step=step, ended_at_local=f"{at(10 * step):%Y-%m-%dT%H:%M:%S}")
+        told = f"{at(190 + idle_s):%m-%dT%H:%M:%S}"
+        job.rows["log_events"] = [row | {"logged_at": None} for row in job.rows["log_events"]]
+        job.add("scheduler_events", "agent", state="cancelled", reason="scancel", is_planned=True, changed_at_local=told)
+        job.add("log_events", "agent", signature="elastic_agent_signal", message="Received 15 death signal", logged_at_local=told)
+        assert job.only("planned_stop").sign == sign
+
+    def test_dated_steps_and_a_stop_without_a_stamp_show_no_motion(self) -> None:
+        job = Job().add("scheduler_events", "agent", state="cancelled", reason="scancel", is_planned=True)
+        assert job.only("planned_stop").sign == "announced_only"
+
     def test_a_pause_that_was_usual_before_is_no_stall(self) -> None:
         job = Job(steps=0)
         for step in range(20):

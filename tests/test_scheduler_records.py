@@ -245,3 +245,12 @@ class TestWindows:
         assert job.ask("planned_window").status == "clear"
         job.add("hosts", "facts", host="host-a", zone_offset_s=0.0)
         assert job.only("planned_window").sign == "in_window"
+
+    @pytest.mark.parametrize(
+        ("began", "sign"), [(0, "in_window"), (-600, "in_window"), (-7200, "window_not_placed"), (900, "window_not_placed")]
+    )
+    def test_a_local_stop_just_as_a_local_window_begins_is_of_it(self, began: float, sign: str) -> None:
+        job = Job()
+        job.add("log_events", "agent", signature="elastic_agent_signal", logged_at_local=stamp(19)[5:], message="Received 15 death signal")
+        job.add("planned_windows", "ics", name="w", started_at_local=stamp(19 + began), ended_at_local=stamp(9000), is_cancelled=False)
+        assert job.only("planned_window").sign == sign

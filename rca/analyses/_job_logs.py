@@ -67,7 +67,7 @@ class Line:
     text: str
     is_planned: bool | None = None  # of an announcement
     peer: str | None = None  # other host or address that the line names
-    local: str | None = None  # of a kernel's line, its stamp without zone
+    local: str | None = None  # its stamp without zone, as written
     uptime_s: float | None = None  # of a kernel's line, since boot
     is_retried: bool = False  # what failed was tried again
 
@@ -297,5 +297,6 @@ def _line(
     return Line(
         table, id_, row["record"], rank, host, clock.get(id_) or of_rank, row.get("pid"), job.clocks.at(row, moment=moment), signature,
         row.get("signal"), row.get("exit_code"), row.get("exception"), tuple(row.get("frames") or ()), row.get("step"),
-        tuple(row.get("sample_ids") or ()), text or "", row.get("is_planned"), row.get("peer"), is_retried=bool(row.get("is_retried")),
+        tuple(row.get("sample_ids") or ()), text or "", row.get("is_planned"), row.get("peer"),
+        local=row.get(f"{moment}_local"), is_retried=bool(row.get("is_retried")),
     )  # fmt: skip

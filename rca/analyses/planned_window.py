@@ -2,7 +2,8 @@
 
 1. When it ended: by the accounting row of the launch, else by the last word of its logs. A job whose end nobody complains of did not end here.
 2. A window counts when it was not called off, concerns a host of the job (or names none: the whole cluster), had begun by then and was not over.
-   Stamps without a zone are taken in that of the job's hosts; where none is told the window is only told.
+   Stamps without a zone are taken in that of the job's hosts. Where none is told, and the logs have local stamps too, a job that was stopped just as
+   the window began counts: by chance, or in another zone, that is rare. Else the window is only told.
 3. A window is a reason among others, for little: a fault that is recorded stays the cause, and then the window is only told beside it.
 """
 
@@ -21,6 +22,7 @@ from rca.analyses._job_logs import READS
 from rca.analyses._scheduler_records import placed
 from rca.analyses._words import iso
 from rca.errors import NotEnoughEvidence
+from rca.local_time import filled
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("planned_windows",)
@@ -32,6 +34,8 @@ SIGNS = {
 }
 
 EDGE = timedelta(minutes=5)  # nodes are taken some minutes around the hour that was announced
+TAKEN = timedelta(minutes=15)  # after the beginning of a window its nodes have been taken
+SOME_DAY = datetime(2024, 7, 1)  # near which stamps without a year are read first
 MAX_SHOWN = 3
 ENDS = frozenset({"CANCELLED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "TIMEOUT", "DEADLINE", "REQUEUED", "OUT_OF_MEMORY"})
 
@@ -52,7 +56,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
             raise NotEnoughEvidence("on which hosts the job ran is not told, and the windows name theirs")
         return ()
     ended = _ended(told)
-    if ended is None:
+    if ended is None and _stopped_local(told) is None:
         if told.logs.span is None:
             raise NotEnoughEvidence("when the job ran is not told")
         return ()
@@ -69,10 +73,30 @@ def _ended(told: Story) -> datetime | None:
     return told.logs.span[1] if is_hurt and told.logs.span is not None else None
 
 
-def _findings(told: Story, windows: Sequence[Mapping[str, Any]], ended: datetime, zone: float | None) -> Iterator[Finding]:
+def _stopped_local(told: Story) -> datetime | None:
+    """When the job was told to stop, by the local stamp of that line; None where it has none with its day."""
+    lines = (told.stop.began, told.stop.signal, told.stop.announcement)
+    return next((at for line in lines if line is not None and line.local and (at := filled(line.local, SOME_DAY)) is not None), None)
+
+
+def _begins_then(row: Mapping[str, Any], told: Story) -> bool:
+    """Whether the job was stopped just as a window began whose stamps, like those of the logs, have no zone."""
+    stopped = _stopped_local(told)
+    begins = filled(row["started_at_local"], SOME_DAY) if row["started_at_local"] else None
+    if stopped is None or begins is None:
+        return False
+    stopped = filled(f"{stopped:%m-%dT%H:%M:%S}", begins)  # a launcher's stamp has no year
+    return stopped is not None and -EDGE <= stopped - begins <= TAKEN
+
+
+def _findings(told: Story, windows: Sequence[Mapping[str, Any]], ended: datetime | None, zone: float | None) -> Iterator[Finding]:
     for row in windows:
         begins, ends = placed(row, "started", zone), placed(row, "ended", zone)
         name = f"{row['kind'] or 'window'} {row['name']!r}" if row["name"] else row["kind"] or "a window"
+        if begins is None and _begins_then(row, told):
+            says = f"the job was stopped just as {name} began, announced from {row['started_at_local']}, both by stamps without a zone"
+            yield _in_window(told, row, says, None)
+            continue
         if begins is None:
             if row["started_at_local"]:
                 says = (
@@ -80,15 +104,17 @@ def _findings(told: Story, windows: Sequence[Mapping[str, Any]], ended: datetime
                 )
                 yield _finding("window_not_placed", row, says, None)
             continue
-        if not begins - EDGE <= ended <= (ends if ends is not None else begins) + EDGE:
+        if ended is None or not begins - EDGE <= ended <= (ends if ends is not None else begins) + EDGE:
             continue
         where = f"on {len(row['hosts'])} hosts" if row["hosts"] else "of the whole cluster"
         says = f"the job ended inside {name} {where}, announced from {begins:%Y-%m-%d %H:%M} UTC" + (f" to {ends:%H:%M}" if ends else "")
-        faults = [fault for fault in (*told.first, *told.unplaced) if fault.line.table != "node_states"]
-        if faults:
-            yield _finding("window_beside", row, f"{says}; but a fault of its own is recorded", ended)
-        else:
-            yield _finding("in_window", row, says, ended)
+        yield _in_window(told, row, says, ended)
+
+
+def _in_window(told: Story, row: Mapping[str, Any], says: str, ended: datetime | None) -> Finding:
+    if any(fault.line.table != "node_states" for fault in (*told.first, *told.unplaced)):
+        return _finding("window_beside", row, f"{says}; but a fault of its own is recorded", ended)
+    return _finding("in_window", row, says, ended)
 
 
 def _finding(sign: str, row: Mapping[str, Any], says: str, ended: datetime | None) -> Finding:

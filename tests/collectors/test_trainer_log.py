@@ -428,6 +428,14 @@ def test_events_of_torchelastic_tell_how_a_worker_ended(tmp_path: Path) -> None:
     assert (well["signature"], well["rank"]) == ("worker_finished", 3)
 
 
+def test_lines_of_one_width_were_not_broken(tmp_path: Path) -> None:
+    steps = "".join(
+        f"[rank0]: [titan] 2026-01-03 15:4{n}:15,025 - root - INFO - step: 395{n}  loss:  2.6992  grad_norm:  0.58\n" for n in range(6)
+    )
+    (told,) = tables(tmp_path, steps + "scancel issued by uid=1031 at 2026-01-03 15:46:57\n")["scheduler_events"]
+    assert told["state"] == "cancelled"
+
+
 def test_lines_that_a_terminal_broke_are_put_together(tmp_path: Path) -> None:
     whole = [
         f"[rank{rank}]:[E304 05:06:07.123456789 ProcessGroup.cpp:1] [Rank {rank}] Watchdog caught collective operation" for rank in (4, 5)

@@ -78,7 +78,8 @@ class LogBook:
             files[path] += [(at, number, self._stamped(at, line, skew_ns.get(host, 0))) for at, number, line in entries]
         if self.jobs:
             path = f"logs/{self.job_file.format(job=job_id)}"
-            files[path] += [(at, number, self._stamped(at, line, 0)) for at, number, line in self.jobs]
+            batch = skew_ns.get(host_of(0), 0)  # slurmstepd and srun stamp by the clock of the host that they run on
+            files[path] += [(at, number, self._stamped(at, line, batch)) for at, number, line in self.jobs]
         return {path: [line for _, _, line in sorted(entries)] for path, entries in sorted(files.items()) if entries}
 
     def _stamped(self, at: int, line: str, skew_ns: int) -> str:

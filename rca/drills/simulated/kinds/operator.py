@@ -62,7 +62,9 @@ def cancelled_after_stall(scene: Scene) -> None:
     _stops(run, at)
     scene.steps, run.has_numbers = None, False
     causes = ["unknown", "code_hang", "data_stall", "storage_stall", "network_fault", "gpu_fault"]
-    scene.tell(causes, hosts=[], answerable=False, action=["human", "retry", "fix_code"])
+    untold = run.teller.voice.family == "hf"  # it prints steps without a stamp: that they had stopped coming nothing tells
+    actions = ["human", "retry", "fix_code", *(["none"] if untold else [])]
+    scene.tell([*causes, *(["planned_stop"] if untold else [])], hosts=[], answerable=False, is_planned=False, action=actions)
 
 
 def cancelled_by_user(scene: Scene) -> None:

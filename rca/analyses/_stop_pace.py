@@ -1,0 +1,139 @@
+"""How long a job had made no step when it was told to stop, held against its usual pace; by instants, else by stamps without a zone.
+
+Both stamps are of some clock. Of one clock (one file, one host) what they say counts; of two what lies outside their error, where that is measured.
+Local stamps of two programs may be of two zones: an idle time that is whole hours and a short pause is taken for a shift of the zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+import polars as pl
+
+from rca.analyses._job_logs import JobLogs, Line
+from rca.clocks import Clocks
+from rca.local_time import filled
+from rca.types import Tables
+
+__all__ = ["Pace", "pace_until"]
+
+STALL_INTERVALS: Final = 5.0  # without progress for so many usual intervals: the job stood still
+PAUSE: Final = 1.5  # a save or an evaluation may take this much longer than the longest one before
+STALL_S: Final = 3.0  # below, buffering of the log explains it
+ZONES_S: Final = 3600.0  # most zones in use differ by multiples of an hour (IANA time zone database)
+CHANCE: Final = 0.05  # of an hour: an ordinary pause that is longer than this share of it fits a shift of zones too often by chance
+LATE_S: Final = 300.0  # a step that is stamped so long after the stop was only written later; beyond that its stamp is of another zone
+SOME_DAY: Final = datetime(2024, 7, 1)  # in whose year stamps without one are read, to be held against each other alone
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Steps as the job printed or timed them until the stop, by the stamps of one clock or of several."""
+
+    idle_s: float  # from the end of the last step to the stop
+    usual_s: float | None  # median time between the ends of two
+    longest_s: float | None
+    last_at: datetime | None  # UTC; None where stamps tell no zone
+    error_s: float = 0.0  # by which the clock of the stop may differ from that of the last step
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether no step had ended for much longer than usual."""
+        if self.usual_s is None or self.longest_s is None:
+            return False
+        if self.last_at is None and self.idle_s % ZONES_S <= min(PAUSE * self.longest_s, CHANCE * ZONES_S):
+            return False
+        return self.idle_s - self.error_s > self._patience_s
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it shows that the job still moved, or that it did not: stamps of two zones show neither."""
+        return self.last_at is not None or self.is_stalled or 0 <= self.idle_s <= self._patience_s
+
+    @property
+    def _patience_s(self) -> float:
+        return max(STALL_INTERVALS * (self.usual_s or 0.0), PAUSE * (self.longest_s or 0.0), STALL_S)
+
+
+@dataclass(frozen=True)
+class _End:
+    """The end of a step as a source stamps it; `host` = whose clock, where that is known."""
+
+    step: int | None
+    at: datetime
+    evidence_id: str
+    host: str | None
+
+
+def pace_until(case: Tables, logs: JobLogs, began: Line) -> Pace | None:
+    """The steps that ended before the stop, as any log or timing of the job tells; of several clocks the one by which the job moved latest. None
+    where steps and stop cannot be held against each other: one of them has no stamp, or they are of two kinds."""
+    dated, local = _ends(case, logs, began)
+    found = list(_by_clock(dated, began, began.at, logs.clocks))
+    if began.at is None and began.local is not None and local:
+        near = max(end.at for end in local)
+        told = (replace(pace, last_at=None) for pace in _by_clock(local, began, filled(began.local, near), logs.clocks, late_s=LATE_S))
+        found = [pace for pace in told if pace.is_told] or found
+    return min(found, key=lambda pace: (pace.is_stalled, pace.idle_s - pace.error_s), default=None)
+
+
+def _by_clock(ends: Sequence[_End], began: Line, stop: datetime | None, clock: Clocks, *, late_s: float | None = None) -> Iterator[Pace]:
+    """The pace by the clock that stamped the stop, and by all clocks."""
+    own = [end for end in ends if end.evidence_id == began.evidence_id or (began.clock is not None and end.host == began.clock)]
+    for some in (own, ends) if len(own) < len(ends) else (ends,):
+        before = _until(some, stop, late_s) if stop is not None else []
+        if stop is None or not before:
+            continue
+        moments = sorted({end.at for end in before})
+        gaps = [(later - at).total_seconds() for at, later in pairwise(moments)]
+        later = gaps[1:] or gaps  # the first interval holds compilation and allocation
+        error = 0.0 if before[-1] in own else _error_s(clock, before[-1].host, began.clock)
+        idle_s = (stop - moments[-1]).total_seconds()
+        yield Pace(idle_s, median(later) if later else None, max(later) if later else None, moments[-1], error)
+
+
+def _error_s(clock: Clocks, one: str | None, two: str | None) -> float:
+    """By how much the clocks of two hosts are known to differ; those that nothing measures pass for right: a stall that is none leaves why open, one
+    that is overlooked makes a fault a planned end."""
+    if one == two:
+        return 0.0
+    told = [clock.of(host) or (0.0, 0.0) for host in (one, two)]
+    return abs(told[0][0] - told[1][0]) + told[0][1] + told[1][1]
+
+
+def _until(ends: Sequence[_End], stop: datetime, late_s: float | None) -> list[_End]:
+    """Of each step the first end that any source tells, of steps before the stop, in order; else the first one, at most `late_s` behind it."""
+    first: dict[int, _End] = {}
+    for end in ends:
+        step = end.step if end.step is not None else -1 - len(first)
+        if step not in first or end.at < first[step].at:
+            first[step] = end
+    every = sorted(first.values(), key=lambda end: end.at)
+    before = [end for end in every if end.at <= stop]
+    return before or [end for end in every[:1] if late_s is None or end.at <= stop + timedelta(seconds=late_s)]
+
+
+def _ends(case: Tables, logs: JobLogs, began: Line) -> tuple[list[_End], list[_End]]:
+    """Ends of steps by instants, and by stamps without zone where no instant is told."""
+    columns = ("evidence_id", "rank", "step", "ended_at", "ended_at_local")
+    stamps = [text for text in case.table("progress").select(pl.col("ended_at_local").max()).collect()["ended_at_local"] if text]
+    near = filled(max(stamps, default=""), SOME_DAY) or SOME_DAY
+    dated, local = [], []
+    for row in case.table("progress").select(columns).collect().iter_rows(named=True):
+        host, at = logs.hosts.get(row["rank"]), logs.clocks.at(row, moment="ended_at")
+        if at is not None:
+            dated.append(_End(row["step"], at, row["evidence_id"], host))
+        elif row["ended_at_local"] and (naive := filled(row["ended_at_local"], near)) is not None:
+            local.append(_End(row["step"], naive, row["evidence_id"], host))
+    end = pl.col("started_at") + pl.duration(microseconds=(pl.col("step_s") * 1e6).round().cast(pl.Int64))
+    timed = case.table("steps").select("rank", "step", "evidence_id", end=end).filter(pl.col("end").is_not_null())
+    mates = [rank for rank, host in logs.hosts.items() if host == began.clock]
+    for some in (timed, timed.filter(pl.col("rank").is_in(mates))):  # a step ends for all ranks at once: the earliest of each clock will do
+        for row in some.group_by("step").agg(pl.all().sort_by("end").first()).collect().iter_rows(named=True):
+            dated.append(_End(row["step"], row["end"], row["evidence_id"], logs.hosts.get(row["rank"])))
+    return dated, local
