@@ -8,6 +8,7 @@ from typing import Any
 from rca.causes import CAUSES
 from rca.checkpoints import Rollback, first_divergence
 from rca.commands import hostlist, node_name
+from rca.decision.checkpoint_words import newest_whole, way_back
 from rca.policies import Rule
 from rca.roster import Roster
 from rca.stop_words import stop_words
@@ -34,6 +35,7 @@ _OF_CAUSE = {  # where more can be said than of the action
     "storage_stall": "storage did not answer: see whether it does now, or has room, then restart",
     "slow_rank": "every step waits for {who}: replace {hosts}, or go on slower until there {spares}",
     "config_drift": "this host runs other versions than its peers, and nothing else explains it: bring it in line or leave it out, then restart",
+    "checkpoint_corrupt": "the checkpoint that was loaded cannot be read: go back to the newest whole one before it",
     "planned_stop": "stopped on purpose: start it again when the reason is over",
     "preemption": "the scheduler took the nodes: it goes on when it gets nodes again",
 }
@@ -60,7 +62,7 @@ def because(
         return (f"{rule.says}: {rule.why}" if rule.why else rule.says) + _map_wanted(findings)
     return (
         _of_verdict(verdict, roster, action, findings)
-        + (_checkpoint(back) if action == "rollback" else _newest_whole(findings))
+        + (way_back(back) if action == "rollback" else newest_whole(findings))
         + _map_wanted(findings)
     )
 
@@ -154,28 +156,6 @@ def _map_wanted(findings: Sequence[Finding]) -> str:
     if not any(f.numbers.get("needs_map") for f in findings):
         return ""
     return "; give a map of ranks to hosts (rank,host,gpu) and the trainer's log: they tell which rank sits there, and when the job ran"
-
-
-def _newest_whole(findings: Sequence[Finding]) -> str:
-    """Where to go on from when a checkpoint here is damaged: who restarts with the newest one may load that."""
-    damaged = [f for f in findings if "newest_whole" in f.numbers]
-    if not damaged:
-        return ""
-    whole = damaged[0].numbers["newest_whole"]
-    return f"; a checkpoint here is damaged: {f'the newest whole one is {whole}' if whole else 'none here is whole'}"
-
-
-def _checkpoint(back: Rollback | None) -> str:
-    """The checkpoint to go back to, with the place that names it, and why newer ones were passed over; that none was seen is said too."""
-    passed = f"; passed over: {'; '.join(back.passed)}" if back is not None and back.passed else ""
-    save = back.save if back is not None else None
-    if save is None:
-        before = f"step {back.before}" if back is not None and back.before is not None else "the fault"
-        look = f"list the folder the job saves to, then `rca inspect CHECKPOINT_FOLDER`, and take the newest whole one from before {before}"
-        return f"; no log here names a checkpoint saved before it{passed}: {look}"
-    at = f", saved at step {save.step}" if save.step is not None else ""
-    which = "is whole" if save.is_whole else "a log names"
-    return f"; the newest that {which} is {save.name}{at} ({save.path} {save.record}){passed}"
 
 
 def _samples(data: Mapping[str, Any]) -> str:

@@ -109,8 +109,10 @@ def _of_cause(outcomes: Sequence[Outcome], causes: Sequence[str]) -> list[Findin
 def _checkpoint(outcomes: Sequence[Outcome], back: Rollback | None) -> dict[str, Any]:
     run = ["rca inspect CHECKPOINT_FOLDER   # every shard there, with its size and mark"]
     save = back.save if back is not None else None
-    if back is not None and back.passed:
-        return _item("damaged or late checkpoint", SEEN, "; ".join(back.passed), run)
+    bad = back.unreadable if back is not None else None
+    if back is not None and (back.passed or bad is not None):
+        again = [f"{bad.name} could not be read: not to be loaded again ({bad.path} {bad.record})"] if bad is not None else []
+        return _item("damaged or late checkpoint", SEEN, "; ".join([*again, *back.passed]), run)
     if save is not None and save.is_whole:
         return _item("damaged or late checkpoint", NOT_SEEN, f"{save.name} is whole ({save.path} {save.record})", run)
     if any(o.analysis == CHECKPOINT and o.status == "clear" for o in outcomes):
@@ -120,7 +122,7 @@ def _checkpoint(outcomes: Sequence[Outcome], back: Rollback | None) -> dict[str,
 
 
 def _alike(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    run = ["rca capture   # on each host: versions and settings; then rca analyse config_drift PATH"]
+    run = ["rca capture --out DIR   # on each host: versions and settings; then rca analyse config_drift DIR"]
     mine = next((o for o in outcomes if o.analysis == CONFIG), None)
     if mine is not None and mine.findings:
         return _item("hosts that differ", SEEN, mine.findings[0].says, run)

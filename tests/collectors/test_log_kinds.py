@@ -93,7 +93,6 @@ host-a:11:22 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin_v8 symbo
 host-a:11:22 [0] NCCL INFO NCCL_IB_TIMEOUT set by environment to 22.
 host-a:11:22 [0] NCCL INFO [Service thread] Connection closed by localRank 0
 host-a:11:22 [0] NCCL INFO Call to connect returned Connection refused, retrying
-INFO resuming from checkpoint /ckpt/step_100
 INFO saving checkpoints every 500 steps
 INFO checkpoint saving interval 500
 INFO load_checkpoint: will not save checkpoint
