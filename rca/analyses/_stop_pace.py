@@ -46,7 +46,7 @@ class Pace:
         """Whether no step had ended for much longer than usual."""
         if self.usual_s is None or self.longest_s is None:
             return False
-        if self.last_at is None and self.idle_s % ZONES_S <= min(PAUSE * self.longest_s, CHANCE * ZONES_S):
+        if self.last_at is None and self.idle_s % ZONES_S <= PAUSE * self.longest_s <= CHANCE * ZONES_S:
             return False
         return self.idle_s - self.error_s > self._patience_s
 
@@ -70,9 +70,15 @@ class _End:
     host: str | None
 
 
-def pace_until(case: Tables, logs: JobLogs, began: Line) -> Pace | None:
-    """The steps that ended before the stop, as any log or timing of the job tells; of several clocks the one by which the job moved latest. None
-    where steps and stop cannot be held against each other: one of them has no stamp, or they are of two kinds."""
+def pace_until(case: Tables, logs: JobLogs, lines: Sequence[Line]) -> Pace | None:
+    """The steps that ended before the stop, as any log or timing of the job tells; of several clocks the one by which the job moved latest.
+
+    `lines` tell of the stop, the one that dates it best first. None where steps and stop cannot be held against each other: one of them has no
+    stamp, or they are of two kinds.
+    """
+    began = next((line for line in lines if line.at is not None), None) or next((line for line in lines if line.local), None)
+    if began is None:
+        return None
     dated, local = _ends(case, logs, began)
     found = list(_by_clock(dated, began, began.at, logs.clocks))
     if began.at is None and began.local is not None and local:

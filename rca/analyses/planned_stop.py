@@ -52,17 +52,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if told.logs.everyone and not told.not_seen_to_end_well:
         return ()  # announced, but the job was through before
     began = stop.began or asked
-    pace = pace_until(case, told.logs, began)
+    pace = pace_until(case, told.logs, [line for line in (began, asked, stop.signal) if line is not None])
     trouble = _trouble(told, began, pace)
     if trouble is not None:
         return [_finding(told, "stop_after_fault", began, pace, f"the job was stopped, but {trouble}: the stop only cleaned up")]
     if stop.announcement is None:
         return [_finding(told, "bare_stop", began, pace, "a launcher was told to stop and ended its workers; by whom and why is not said")]
-    moving = (
-        f", while it made progress: the last step ended {_ago(began, pace)}"
-        if pace is not None
-        else ", and whether it moved is not recorded"
-    )
+    moving = f", while it made progress: the last step ended {_ago(pace)}" if pace is not None else ", and whether it moved is not recorded"
     what = "was preempted" if stop.is_preemption else "ran into its time limit" if _is_limit(stop) else "was stopped on purpose"
     says = f"the job {what} ({stop.announcement.text.strip()[:160]}){moving}"
     seen, unseen = ("preempted", "preemption_only") if stop.is_preemption else ("announced_stop", "announced_only")
@@ -80,9 +76,7 @@ def _is_limit(stop: Stop) -> bool:
     return stop.announcement is not None and stop.announcement.signature in TIME_LIMIT
 
 
-def _ago(began: Line, pace: Pace) -> str:
-    if began.at is None:
-        return "shortly before"
+def _ago(pace: Pace) -> str:
     return f"{pace.idle_s:.1f} s before" if pace.idle_s >= 0.05 else "at that moment"
 
 
