@@ -26,11 +26,13 @@ _SHORT: Final = {  # branches as one line names them
     "dual_phase_replay": "dual-phase replay",
     "fix_code": "look at the code",
 }
+REPLAY: Final = "rca "  # how commands of the replay begin
 _STATUS: Final = {"seen": "seen", "not_seen": "not seen", "not_looked": "not looked"}
 
 
 def first_lines(advice: Advice) -> list[str]:
-    """What a person needs at once: what comes next if it fails, how long the way back is, and what moved the action. Sentences without indent."""
+    """What a person needs at once: what comes next if it fails, how long the way back is, and what moved the action. Sentences without indent; one
+    that begins with `$ ` is a command."""
     lines = []
     if advice.losses is not None and advice.action in ("replace", "degrade") and advice.losses["tax_most"] is not None:
         lines.append(str(advice.losses["says"]))
@@ -38,8 +40,8 @@ def first_lines(advice: Advice) -> list[str]:
         lines.append(str(advice.shrink["says"]))
     if advice.retries is not None and (advice.retries["same_fault"] or advice.retries["restarts"]) and advice.action != "none":
         lines.append(str(advice.retries["says"]))
-    if advice.eviction is not None and (told := eviction_words(advice.eviction, is_known=advice.because == advice.eviction["because"])):
-        lines.append(told)
+    if advice.eviction is not None:
+        lines += eviction_words(advice.eviction, is_known=advice.because == advice.eviction["because"])
     if advice.next:
         fails = "it fails" if advice.branch != "even_out" else str(advice.next[0]["when"])
         lines.append(f"if {fails}: {steps_words(advice.next)}")
@@ -65,15 +67,46 @@ def recovery_words(way: Mapping[str, Any]) -> str:
     return f"{PATHS[way['path']]}, {length}; {way['says']}"
 
 
-def eviction_words(plan: Mapping[str, Any], *, is_known: bool = False) -> str:
-    """Whom a group would take along, and the way with fewer; `is_known`: the first of it was just said."""
+def eviction_words(plan: Mapping[str, Any], *, is_known: bool = False) -> list[str]:
+    """Whom a group would take along, and the way with fewer, with what it costs and its commands (`$ `); `is_known`: the first was just said."""
+    told = [] if is_known else [f"only a group is told: {plan['because']}"]
     other = plan["alternative"]
-    told = "" if is_known else f"only a group is told: {plan['because']}; "
     if other is None:
-        return told.removesuffix("; ")
-    way = f"evict {', '.join(other['hosts'])} only, and replay the others" if other["hosts"] else "evict nobody yet, and replay all of it"
-    better = " (the cheaper way)" if plan["prefers_alternative"] else ""
-    return f"{told}or {way} if the fault comes back{better}: {other['cost_gpu_h']:,.0f} GPU-hours are expected"
+        return told
+    drains = [f"$ {command}" for command in other["commands"] if not command.startswith(REPLAY)]
+    replays = [f"$ {command}" for command in other["commands"] if command.startswith(REPLAY)]
+    who = (
+        f"evict {', '.join(other['hosts'])} only, {_share(other['probability'])} that it is the faulty one"
+        if other["hosts"]
+        else "evict nobody yet"
+    )
+    better = "the cheaper way" if plan["prefers_alternative"] else "the dearer way"
+    rest = f"the {len(other['replay_hosts'])} other hosts of the group" if other["hosts"] else "all of them"
+    return [
+        *told,
+        f"instead of that, {better}: {who}; {_hours(other['cost_gpu_h'])} are expected, against {_hours(plan['cost_gpu_h'])} ({_made_of(other)})",
+        *drains,
+        f"{'then, if the fault comes back, replay' if other['hosts'] else 'replay'} {rest} and evict whom both phases accuse:",
+        *replays,
+    ]
+
+
+def _made_of(other: Mapping[str, Any]) -> str:
+    """What the GPU-hours of the way with fewer hosts consist of."""
+    parts = other["cost_parts"]
+    waits = f"{_hours(parts['job_waits_gpu_h'])}: all {parts['num_gpus']:,} GPUs wait {other['expected_minutes']:g} min longer on average"
+    tests = f"{_hours(parts['tests_gpu_h'])}: tests of the sound hosts that go" if parts["tests_gpu_h"] else ""
+    fails = _share(1.0 - other["found_probability"])
+    after = f"{_hours(parts['group_after_all_gpu_h'])}: in {fails} of cases the replay finds nobody and all go after all"
+    return "; ".join(part for part in (waits, tests, after) if part)
+
+
+def _hours(gpu_h: float) -> str:
+    return f"{gpu_h:,.0f} GPU-hour{'' if round(gpu_h) == 1 else 's'}" if gpu_h >= 1 else f"{gpu_h:.1g} GPU-hours"
+
+
+def _share(probability: float) -> str:
+    return f"{100 * probability:.0f} %"
 
 
 def checklist_rows(advice: Advice) -> list[tuple[str, str, str]]:
@@ -102,7 +135,7 @@ def why_parts(advice: Advice) -> list[tuple[str, list[str]]]:
         if advice.shrink is not None:
             parts.append(("On fewer hosts" if advice.action == "shrink" else "If no spare takes their place", _shrink(advice.shrink)))
         if advice.eviction is not None:
-            parts.append(("The group", [eviction_words(advice.eviction)]))
+            parts.append(("The group", eviction_words(advice.eviction)))
         if advice.recovery is not None:
             parts.append(("The way back", _recovery(advice.recovery)))
         checks = []

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rca.causes import CAUSES, did_first
+from rca.commands import hostlist
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
@@ -43,7 +44,8 @@ def headline(judgement: Judgement) -> str:
     """rank, host, GPU, what it did first, group, cause, confidence, in one line."""
     verdict, roster = judgement.verdict, judgement.roster
     if not verdict.ranks and verdict.cause == "unknown":
-        return _capital(verdict.summary)
+        plan = judgement.advice.eviction
+        return _group_told(plan) if plan is not None else _capital(verdict.summary)
     cause = f"{cause_words(verdict.cause)} ({percent(verdict.probability)})"
     if not verdict.ranks:
         return f"{_capital(verdict.summary)}. Cause: {cause}"
@@ -59,6 +61,18 @@ def headline(judgement: Judgement) -> str:
         parts.append(f"at {_call(verdict.last_collective)}")
     proof = ", proven by replay" if verdict.proven else ""
     return f"{' '.join(parts)}; why is open" if verdict.cause == "unknown" else f"{' '.join(parts)}; cause: {cause}{proof}"
+
+
+def _group_told(plan: Mapping[str, Any]) -> str:
+    """Of a group whose stacks stand apart: its hosts, and of them those that most likely hold the fault."""
+    hosts, other = plan["hosts"], plan["alternative"]
+    likely = f", most likely {hostlist(other['hosts'])} ({percent(other['probability'])})" if other is not None and other["hosts"] else ""
+    kind = (
+        "hosts"
+        if plan["kind"] == "host"
+        else f"hosts of {'one' if plan['group'] else 'several'} {plan['kind']} group{'' if plan['group'] else 's'}"
+    )
+    return f"Only a group is told: what stands apart fits into {hostlist(hosts)}, {kind}{likely}; no rank is named, and why is open"
 
 
 def _capital(text: str) -> str:

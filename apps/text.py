@@ -208,7 +208,7 @@ def advice_lines(advice: Advice) -> list[str]:
         lines.append("  a replay of a few steps on the idle hosts proves or clears them:")
         lines += [f"  $ {command}" for command in advice.replay["commands"]]
     for sentence in first_lines(advice):
-        lines += _wrapped(sentence, "  ", "    ")
+        lines += [f"  {sentence}"] if sentence.startswith("$ ") else _wrapped(sentence, "  ", "    ")
     return lines
 
 

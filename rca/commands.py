@@ -15,7 +15,7 @@ from typing import Final
 from rca.roster import Roster
 from rca.types import Verdict
 
-__all__ = ["commands", "host_list", "hostlist", "node_name"]
+__all__ = ["commands", "drain", "host_list", "hostlist", "node_name"]
 
 _OOM: Final = ("sudo dmesg -T | grep -iE 'oom|killed process'", "what was killed, and what held the memory")
 _MOUNTS: Final = (
@@ -40,7 +40,7 @@ _NUMBERED: Final = re.compile(r"(.*?)(\d+)")
 def commands(verdict: Verdict, roster: Roster, evict: Sequence[str]) -> tuple[str, ...]:
     """Lines a person may run, in this order: a look at what the verdict rests on or leaves open, then a drain for hosts to replace."""
     looks = [_look(verdict, roster, [roster.spelled(host) for host in verdict.hosts])] if verdict.ranks and verdict.hosts else []
-    return tuple(line for line in (*looks, *_leave_out(verdict), _drain(verdict, [roster.spelled(host) for host in evict])) if line)
+    return tuple(line for line in (*looks, *_leave_out(verdict), drain(verdict, [roster.spelled(host) for host in evict])) if line)
 
 
 def _look(verdict: Verdict, roster: Roster, hosts: Sequence[str]) -> str:
@@ -75,7 +75,8 @@ def _leave_out(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
-def _drain(verdict: Verdict, hosts: Sequence[str]) -> str:
+def drain(verdict: Verdict, hosts: Sequence[str]) -> str:
+    """The line that takes hosts, as their scheduler spells them, out of use; "" where none is a name that a node can have."""
     nodes = sorted({node_name(host) for host in hosts if _is_node(host)})
     if not nodes:
         return ""

@@ -96,7 +96,9 @@ def eviction_plan(
         cost_gpu_h=round(cost, 1),
         alternative=other,
         prefers_alternative=other is not None and other["cost_gpu_h"] < cost,
-        because=_because(kind, len(cover), hosts, num_innocent, cost),
+        because=_because(
+            kind, len(cover), hosts, num_innocent, cost, f"{gpus_per_host:g} GPU{'' if gpus_per_host == 1 else 's'} x {test_h:g} h"
+        ),
     )
 
 
@@ -113,7 +115,8 @@ def _alternative(
 ) -> dict[str, Any] | None:
     """Evict fewer first: `hosts`, `ranks`, `probability` that the faulty one is among them (None: none goes first), `replay_probability` that both
     phases of a replay show it if not, `found_probability` of the two together, `expected_minutes` that the job waits longer, `cost_gpu_h` of all
-    (where the replay shows nothing either, the whole group goes after all), `commands`.
+    (where the replay shows nothing either, the whole group goes after all) and its `cost_parts`: of the job that waits, of sound hosts that are
+    tested, of the group after all; `commands`.
 
     Where all hosts of the group look alike nobody is evicted before the replay.
     """
@@ -125,7 +128,7 @@ def _alternative(
     minutes = (1.0 - probability) * ((AGAIN_MIN if fewer else 0.0) + NUM_PHASES * (START_MIN + REPEAT_MIN * repeats))
     ranks = tuple(sorted(rank for host in fewer for rank in roster.ranks_on(host)))
     innocents = max(0, len(fewer) - num_faults) * len(ranks) / max(1, len(fewer))
-    cost = minutes / 60.0 * len(roster.everyone) + innocents * test_h + (1.0 - probability) * (1.0 - shown) * cost_gpu_h
+    waits, tests, after_all = minutes / 60.0 * len(roster.everyone), innocents * test_h, (1.0 - probability) * (1.0 - shown) * cost_gpu_h
     return {
         "hosts": list(fewer),
         "ranks": list(ranks),
@@ -135,17 +138,23 @@ def _alternative(
         "replay_probability": round(shown, 4),
         "found_probability": round(probability + (1.0 - probability) * shown, 4),
         "expected_minutes": round(minutes, 1),
-        "cost_gpu_h": round(cost, 1),
+        "cost_gpu_h": round(waits + tests + after_all, 1),
+        "cost_parts": {
+            "job_waits_gpu_h": round(waits, 1),
+            "tests_gpu_h": round(tests, 1),
+            "group_after_all_gpu_h": round(after_all, 1),
+            "num_gpus": len(roster.everyone),
+        },
         "commands": list(COMMANDS),
     }
 
 
-def _because(kind: str, num_groups: int, hosts: Sequence[str], num_innocent: int, cost: float) -> str:
+def _because(kind: str, num_groups: int, hosts: Sequence[str], num_innocent: int, cost: float, each: str) -> str:
     what = f"{'' if num_groups == 1 else f'{num_groups} '}{kind}{'' if kind == 'host' else ' group'}{'' if num_groups == 1 else 's'}"
     them = f"{len(hosts)} host{'s' if len(hosts) > 1 else ''}"
     if not num_innocent:
         return f"what stands apart fits into {'one ' if num_groups == 1 else ''}{what}: {them}, and no other goes along"
     return (
         f"what stands apart fits into {'one ' if num_groups == 1 else ''}{what}: {them} go, of which {num_innocent} "
-        f"{'is' if num_innocent == 1 else 'are'} probably sound ({cost:,.0f} GPU-hours of tests)"
+        f"{'is' if num_innocent == 1 else 'are'} probably sound ({cost:,.0f} GPU-hours of tests: {num_innocent} x {each})"
     )

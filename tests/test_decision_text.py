@@ -17,6 +17,7 @@ from rca.commands import commands, host_list
 from rca.decision.advise import advise
 from rca.judge import judge
 from rca.settings import Settings
+from rca.types import Finding
 
 
 def test_the_first_screen_says_what_comes_next_and_how_long_the_way_back_is() -> None:
@@ -88,3 +89,22 @@ def test_findings_are_alike_where_only_numbers_differ_and_nobody_is_accused() ->
     assert _likeness((one, "")) == _likeness((two, ""))
     named = [Finding("slow_rank", "slow_compute", f"rank {n} is slow", ranks=(n,)) for n in (1, 2)]
     assert _likeness((named[0], "")) != _likeness((named[1], ""))
+
+
+def test_the_way_with_fewer_hosts_has_its_own_commands_and_its_hours_say_what_they_are_made_of() -> None:
+    """Three hosts of two ranks each stand apart, one does not only wait: 2 x 2 GPUs x 24 h go with the group, a wait and a remnant without it."""
+    part = {"group": "pp:0", "kind": "pp", "ranks": [0, 1, 2, 3, 4, 5], "outliers": [0, 1, 2, 3, 4, 5], "suspects": [4, 5]}
+    told = Finding("outlier_group", "group_apart", "a group stands apart", numbers={"cover": [part]})
+    advice = advised(verdict("unknown", ()), (told,))
+    assert (advice.action, advice.evict_hosts) == ("replace", ("host-a", "host-b", "host-c"))
+    assert "2 are probably sound (96 GPU-hours of tests: 2 x 2 GPUs x 24 h)" in advice.because
+    lines = first_lines(advice)
+    way = next(n for n, line in enumerate(lines) if line.startswith("instead of that, the cheaper way: evict host-c only, 90 %"))
+    assert "all 8 GPUs wait 2 min longer on average" in lines[way]
+    assert lines[way + 1].startswith("$ scontrol update nodename=host-c state=drain")
+    assert lines[way + 2].startswith("then, if the fault comes back, replay the 2 other hosts")
+    assert [line.split()[1:4] for line in lines[way + 3 : way + 6]] == [
+        ["rca", "replay", "plan"],
+        ["rca", "replay", "run"],
+        ["rca", "diagnose", "PATH"],
+    ]

@@ -40,7 +40,7 @@ def test_byterobusts_pipeline_of_8_machines_takes_7_innocents_along() -> None:
     assert plan.cost_gpu_h == 7 * PER_HOST * 24
     assert plan.innocent_hosts is None, "which of them is sound the stacks do not tell"
     assert len(plan.ranks) == 64
-    assert "8 hosts go, of which 7 are probably sound (1,344 GPU-hours of tests)" in plan.because
+    assert "8 hosts go, of which 7 are probably sound (1,344 GPU-hours of tests: 7 x 8 GPUs x 24 h)" in plan.because
 
 
 def test_without_a_suspect_the_other_way_evicts_nobody_before_the_replay() -> None:
@@ -73,6 +73,10 @@ def test_with_a_suspect_the_other_way_takes_its_host_first() -> None:
     assert other["found_probability"] == pytest.approx(SUSPECT_HIT + (1 - SUSPECT_HIT) * 0.81)
     assert plan.prefers_alternative
     assert other["commands"][0].startswith("rca replay plan")
+    parts = other["cost_parts"]
+    assert parts["tests_gpu_h"] == 0.0, "the one host that goes is the faulty one"
+    assert parts["job_waits_gpu_h"] == pytest.approx(other["expected_minutes"] / 60 * 512, abs=0.5)
+    assert parts["job_waits_gpu_h"] + parts["group_after_all_gpu_h"] == pytest.approx(other["cost_gpu_h"], abs=0.2)
 
 
 def test_two_groups_are_two_faults() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rca.causes import CAUSES
 from rca.checkpoints import Rollback
-from rca.commands import commands, node_name
+from rca.commands import commands, drain, node_name
 from rca.decision.even_work import even_work
 from rca.decision.facts import NO_FACTS, Alerts, Facts
 from rca.decision.history import NO_HISTORY, History
@@ -151,7 +151,7 @@ def advise(
             if action not in ("none", "degrade")
             else ()
         ),
-        eviction=plan.as_row() if plan is not None else None,
+        eviction=_eviction(plan, verdict, roster) if plan is not None else None,
         spares=spares,
     )  # fmt: skip
 
@@ -231,6 +231,15 @@ def _plan(verdict: Verdict, findings: Sequence[Finding], roster: Roster) -> Evic
 def _innocents(plan: EvictionPlan, roster: Roster) -> tuple[str, ...] | None:
     """Who only goes along, as nodes are called; None where that is not told."""
     return None if plan.innocent_hosts is None else tuple(node_name(roster.spelled(host)) for host in plan.innocent_hosts)
+
+
+def _eviction(plan: EvictionPlan, verdict: Verdict, roster: Roster) -> dict[str, Any]:
+    """The plan as a row; the way with fewer hosts has a drain of its own before the replay."""
+    row = plan.as_row()
+    other = row["alternative"]
+    if other is not None and (line := drain(verdict, [roster.spelled(host) for host in other["hosts"]])):
+        other["commands"] = [line, *other["commands"]]
+    return row
 
 
 def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Mapping[str, Any] | None:
