@@ -237,7 +237,15 @@ def test_where_devices_are_waited_for_a_group_is_told_after_three_samples_in_one
     finding = found(case)
     assert (finding.sign, finding.hosts) == ("group_apart", ("m12", "m13", "m14", "m15"))
     assert eviction_plan([finding], roster(case)) is not None
-    assert ask(_spinning([places] * 2), "outlier_group").status == "blind"
+    twice = found(few := _spinning([places] * 2))
+    assert (twice.sign, twice.ranks, twice.hosts, twice.numbers["samples_wanted"]) == ("sample_wanted", (), (), 3)
+    assert twice.numbers["candidates"] == list(range(24, 32))
+    assert "3 samples over 10 s decide" in twice.says
+    assert eviction_plan([twice], roster(few)) is None
+    advice = judge(few).advice
+    assert (advice.action, advice.evict_hosts) == ("human", ())
+    assert "ranks 24-31 stand apart" in advice.because
+    assert "rca capture --out DIR" in advice.because
     alone = found(_spinning([dict.fromkeys(range(32), "device") | {9: "code"}] * 3))
     assert (alone.sign, alone.ranks) == ("group_apart_unsure", ())
 

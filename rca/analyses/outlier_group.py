@@ -13,7 +13,7 @@
 5. The root may sit beside the main thread. When all main threads look alike and the checkpoint threads or processes of one rank alone are busy
    in one place in every sample, while those of others rest or wait for others, that rank is named.
 6. Where no call tells that others are waited for (NCCL's ranks spin in a device wait after their call), nobody is named, and a group only when
-   nearly all ranks were in one place in three samples.
+   nearly all ranks were in one place in three samples. With fewer the ranks apart are told, and what a further sample would decide.
 7. A single sample shows a moment: then the group is a note, and no eviction follows. None follows either where a rank of the group left no stack
    inside the loop: that may be the one all others wait for, and its stack is cheaper than its hosts. Nor where those apart are ahead of all
    others (rca/analyses/_group_ahead.py).
@@ -48,6 +48,7 @@ USES = ("ranks", "groups", "memberships", "collectives", "dump_index", "steps", 
 SIGNS = {
     "group_apart": Sign("stack", ("unknown",)),
     "group_apart_unsure": Sign("stack", (), is_note=True),
+    "sample_wanted": Sign("mention", ()),
     "lone_loader": Sign("stack", ("data_stall", "storage_stall", "code_hang")),
     "lone_loader_thread": Sign("stack", ("code_hang", "data_stall", "storage_stall")),
     "lone_saver": Sign("stack", ("storage_stall", "code_hang")),
@@ -105,6 +106,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     waiting = sum(_waits(job, rank) for rank in everyone)
     is_told = waiting >= WAITING_SHARE * len(everyone)
     if not is_told and not _is_frozen(job):
+        if job.apart.ranks and job.num_samples >= MIN_SAMPLES and _all_still(job):
+            return [_sample_wanted(job)]
         raise NotEnoughEvidence(f"only {waiting} of {len(everyone)} ranks are seen to wait for others: their stacks show no common hang")
     if job.apart.ranks:
         return [_of_group(job, is_told=is_told)]
@@ -125,7 +128,25 @@ def _is_frozen(job: _Job) -> bool:
     """Whether nearly all ranks were in one place in three samples or more, over a while: where devices are waited for no call says so."""
     moments = [view.at for views in job.shown.views.values() for view in views if view.at is not None]
     is_long = not moments or (max(moments) - min(moments)).total_seconds() >= FROZEN_S
-    return is_long and job.num_samples >= FROZEN_SAMPLES and len(job.shown.motion.still) >= FROZEN_SHARE * len(job.shown.views)
+    return is_long and job.num_samples >= FROZEN_SAMPLES and _all_still(job)
+
+
+def _all_still(job: _Job) -> bool:
+    return len(job.shown.motion.still) >= FROZEN_SHARE * len(job.shown.views)
+
+
+def _sample_wanted(job: _Job) -> Finding:
+    """Ranks apart in a job that stands still in too few samples, or for too short: nobody is accused, and what would decide is said."""
+    odd = job.apart.ranks
+    found = cover(odd, job.case.derive(parts), len(job.everyone | set(hosts(job.case))))
+    says = (
+        f"{ranks_text(odd)} {'stands' if len(odd) == 1 else 'stand'} apart in {job.num_samples} samples, {_shared(found)}; no call shows that the "
+        f"others wait for them, and a step in progress may look the same: {FROZEN_SAMPLES} samples over {FROZEN_S:.0f} s decide"
+    )
+    numbers = _numbers(job) | _measures(found) | {"candidates": sorted(odd), "samples_wanted": FROZEN_SAMPLES}
+    return Finding(
+        "outlier_group", "sample_wanted", says, groups=_group_names(found), scope="sample wanted", numbers=numbers, cites=_cites(job, odd)
+    )
 
 
 def _of_group(job: _Job, *, is_told: bool) -> Finding:

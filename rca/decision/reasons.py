@@ -19,6 +19,12 @@ __all__ = ["because", "instead"]
 
 SDC = "silent_data_corruption"
 
+CAPTURE = "run `rca capture --out DIR` on each host"
+ROUNDS = "three rounds of stacks"  # as many as `rca capture` takes: two show who stands still, a third that it lasts
+BY_WHOM = (
+    "something told the launchers to stop, and nothing here says what: ask the scheduler's books (`sacct -j JOB -o JobID,State,ExitCode,End,Reason`, "
+    "the events of its controller) and whoever may cancel; where it was on purpose, start it again"
+)
 _BECAUSE = {
     "retry": "nothing here says that a restart meets the same fault again; watch whether it comes back on the same host",
     "replace": "the fault sits on hardware, and a restart there would meet it again",
@@ -84,13 +90,18 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
     fitting = sorted({rank for f in findings for rank in f.numbers.get("candidates", ())})
     if action == "human" and (broken := sorted({host for f in findings if f.numbers.get("is_broken") for host in f.hosts})):
         return f"several hosts report faults of their own ({', '.join(broken)}), and which was first is open: test each before it is used again"
+    if action == "human" and (wanted := [f for f in findings if f.numbers.get("samples_wanted")]):
+        apart = _runs(wanted[0].numbers["candidates"])
+        return f"ranks {apart} stand apart, and one more round of stacks decides whether they hold the others up: {CAPTURE}, and ask again with that"
+    if action == "human" and any(f.sign == "bare_stop" for f in findings):
+        return BY_WHOM
     if action == "human" and fitting:
         who, them = (
             (f"several ranks fit ({_runs(fitting)})", "them") if len(fitting) > 1 else (f"rank {fitting[0]} may fit", "it and its peers")
         )
-        return f"{who}: take stacks of {them} twice, some seconds apart, and give a rank map with the process groups"
+        return f"{who}: take {ROUNDS} of {them}, and give a rank map with the process groups"
     if action == "human" and not findings:
-        return "nothing points anywhere yet: collect recorder dumps and two rounds of stacks of every rank, and ask again"
+        return f"nothing points anywhere yet: while the job stands {CAPTURE}, which takes recorder dumps, logs and {ROUNDS}, and ask again"
     if CAUSES[verdict.cause].attribution == "planned" and (ended := stop_words(findings, verdict.cause)) is not None:
         return ended.then
     step = first_divergence(verdict, findings)
@@ -153,8 +164,11 @@ def _runs(ranks: Sequence[int]) -> str:
 
 def _map_wanted(findings: Sequence[Finding]) -> str:
     """What to give where a kernel's record names a host, and nothing tells which ranks sit there."""
-    if not any(f.numbers.get("needs_map") for f in findings):
+    wanted = [f.numbers for f in findings if f.numbers.get("needs_map")]
+    if not wanted:
         return ""
+    if all(numbers.get("has_log") for numbers in wanted):
+        return "; give a map of ranks to hosts (rank,host,gpu): it tells which rank sits there"
     return "; give a map of ranks to hosts (rank,host,gpu) and the trainer's log: they tell which rank sits there, and when the job ran"
 
 
