@@ -32,7 +32,7 @@ WORDS: Final = (
         "is done",
     ),
     *("exits success", "exit success", "exiting program", "worker start", "workers", "starting worker", " pid", "(pid"),
-    *("world_rank", "initializing distributed"),
+    *("world_rank", "initializing distributed", "start of training step", "running training", "training starts"),
 )
 
 _FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?\d{1,6})\)")
@@ -52,7 +52,9 @@ _STARTED: Final = re.compile(
     r"(?i)\b(?:started|starting|launching|launched|spawned) (?:\d{1,7} )?workers?\b|\bstarting worker group|^\s*worker start(?:s|ed)?\b"
     r"|\brank\W{0,3}\d{1,7} of \d{1,7}\b|\b(?:start|init|launch|spawn|boot)\w*\b.{0,200}\bpid\W{1,3}\d"
     r"|\bpid\W{1,3}\d.{0,200}\b(?:start|init|launch|spawn)|\bpid=\d{1,9}\) world_rank=\d|^\s*initializing distributed: global_rank: \d"
+    r"|^\s*\[before the start of training step\]|^\s*\*{5} Running training \*{5}|\btraining starts at step \d"  # Megatron, Hugging Face, torchtitan
 )
+_BEGAN: Final = re.compile(r"^\s*\[before the start of training step\] datetime: (?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b")
 _RANK: Final = re.compile(r"(?i)(?<![a-z_])(?:(?:global|world)[_ ])?rank\W{1,3}(?P<rank>\d{1,7})\b")
 _PID: Final = re.compile(r"(?i)\bpid\W{1,3}(?P<pid>\d{1,9})\b")
 _HOST: Final = re.compile(r"(?i)(?:(?:\bhost(?:name)?|\bon node)\s?[:=]?\s?(?P<host>[a-z][\w.-]{0,62})|\bip=(?P<ip>[\w.-]{1,62}))")
@@ -134,7 +136,8 @@ class Launcher:
         if _FINISHED.search(text):  # a worker's own end counts always, that of all of them only where none has failed before
             return [Sighting("worker_finished", self._who(text))] if not self.has_failed or _RANK.search(text) else []
         if _STARTED.search(text):
-            return [Sighting("worker_started", self._who(text))]
+            began = _BEGAN.match(text)
+            return [Sighting("worker_started", self._who(text) | ({"logged_at_local": began["stamp"].replace(" ", "T")} if began else {}))]
         return []
 
     def failure(self, fields: dict[str, Any], *, is_root: bool = False) -> Iterator[Sighting]:

@@ -79,8 +79,9 @@ def ended_before(
     """evidence_id -> why, of logs of earlier launches among `files`. `names` as `rca.log_launches.names_of` gives them, `kept`: logs known to be of
     the job, `span`: first and last instant that dumps and timings tell, None where there are none."""
     told = _told(case, files, names)
-    if not any(one.has_end for one in told.values()) or len(told) < 2:
+    if not any(one.has_end for one in told.values()):
         return {}
+    span = _with_stacks(case, span)
     paths = dict(case.table("readings").select("evidence_id", "path").unique("evidence_id", keep="first").collect().iter_rows())
     units = [unit for unit in _units({id_: paths.get(id_, id_) for id_ in told}) if kept.isdisjoint(unit[1])]
     older: dict[str, str] = {}
@@ -90,7 +91,8 @@ def ended_before(
         rest = _Rest({id_: one for id_, one in told.items() if id_ not in older})
         for where, unit in units:
             inside = [id_ for id_ in unit if id_ not in older]
-            if not inside or len(inside) + len(older) == len(told):
+            is_all = len(inside) + len(older) == len(told)
+            if not inside or (is_all and not any(span)):
                 continue
             own = _Set()
             for id_ in inside:
@@ -123,6 +125,17 @@ def _why(own: _Set, others: _Set, span: Sequence[datetime | None], *, is_file: b
     if gap is not None and gap > (APART + GOES_ON * max(own.pace, others.pace) if is_twin and not is_file else zone):
         return f"it had ended before step {others.steps[0]} and those behind it were printed"
     return None
+
+
+def _with_stacks(case: Tables, span: Sequence[datetime | None]) -> list[datetime | None]:
+    """The span with the instants at which processes were seen alive."""
+    sampled = pl.col("sampled_at")
+    seen = case.table("stacks").filter(pl.col("rank").is_not_null()).select(sampled.min().alias("first"), sampled.max().alias("last"))
+    first, last = seen.collect().row(0)
+    return [
+        min((at for at in (span[0], first) if at is not None), default=None),
+        max((at for at in (span[1], last) if at is not None), default=None),
+    ]
 
 
 def _later(one: datetime, two: datetime) -> timedelta:
@@ -190,16 +203,20 @@ def _told(case: Tables, files: Mapping[str, LogFile], names: Mapping[str, tuple[
     for (id_,) in pl.concat([signs, case.table("scheduler_events").select("evidence_id")]).unique().collect().iter_rows():
         if id_ in told:
             told[id_].has_end = True
-    for (id_,) in (
-        case.table("log_events").filter(pl.col("signature") == "worker_started").select("evidence_id").unique().collect().iter_rows()
-    ):
+    starts = case.table("log_events").filter(pl.col("signature") == "worker_started").select("evidence_id", "rank").unique()
+    for id_, rank in starts.collect().iter_rows():
         if id_ in told:
             told[id_].has_start = True
+            told[id_].ranks |= {rank} if rank is not None else set()
     _jobs(case, told)
     rows = case.table("progress").select(
         "evidence_id", "rank", "step", pl.col("ended_at_local").alias("local"), pl.col("ended_at").alias("at")
     )
     printed: dict[str, tuple[set[int], set[str]]] = defaultdict(lambda: (set(), set()))
+    for id_, rank, step in _by_learning_rate(case):
+        if id_ in told:
+            told[id_].ranks |= {rank} if rank is not None else set()
+            printed[id_][0].add(step)
     for id_, rank, step, local, at in rows.unique().collect().iter_rows():
         if id_ in told and rank is not None:
             told[id_].ranks.add(rank)
@@ -217,6 +234,25 @@ def _told(case: Tables, files: Mapping[str, LogFile], names: Mapping[str, tuple[
             one.begin = moments[0]
             one.pace = max((b - a for a, b in pairwise(moments)), default=timedelta())
     return told
+
+
+def _by_learning_rate(case: Tables) -> list[tuple[str, int | None, int]]:
+    """(evidence_id, rank, place) of printed steps that bear no number, as Hugging Face's: how far the schedule of the learning rate had come, in
+    usual distances of two lines. Empty unless it goes one way in every log, up or down: then it is a clock."""
+    columns = ("evidence_id", "rank", "record", "step", "learning_rate")
+    rows = case.table("progress").select(*columns).filter(pl.col("learning_rate").is_not_null()).collect()
+    if not rows.height or rows["step"].count():
+        return []
+    line = pl.col("record").str.extract(r"(\d+)$").cast(pl.Int64, strict=False)
+    writer = ("evidence_id", "rank")
+    rows = rows.with_columns(line=line).sort(*writer, "line", nulls_last=True).with_columns(by=pl.col("learning_rate").diff().over(writer))
+    steps = rows["by"].filter(rows["by"].is_not_null() & (rows["by"] != 0))
+    usual = steps.abs().median()
+    if not len(steps) or not isinstance(usual, float) or not ((steps > 0).all() or (steps < 0).all()):
+        return []
+    way = usual if steps[0] > 0 else -usual
+    places = ((rows["learning_rate"] - rows["learning_rate"].min()) / way).round().cast(pl.Int64)
+    return list(zip(rows["evidence_id"], rows["rank"], places, strict=True))
 
 
 def _jobs(case: Tables, told: Mapping[str, _Set]) -> None:

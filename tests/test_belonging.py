@@ -374,3 +374,25 @@ def test_a_log_above_the_folder_of_an_earlier_launch_stays() -> None:
     read = [{"evidence_id": path, "path": path} for path in ("logs/attempt_0/slurm-7.out", "logs/job.log", "logs/attempt_0/rank_1.log")]
     case = MemoryCase({"log_events": TABLES["log_events"].rows(events), "readings": TABLES["readings"].rows(read)})
     assert set(foreign_evidence(case, ())) == {"logs/attempt_0/slurm-7.out", "logs/attempt_0/rank_1.log"}
+
+
+def rates(folder: str, first: int, num: int = 5) -> list[dict[str, Any]]:
+    """Steps of rank 0 as Hugging Face prints them: no number, no stamp, the learning rate of a warm-up."""
+    return [
+        {"evidence_id": f"{folder}/rank_0", "record": f"L{n + 1}", "rank": 0, "loss": 3.0, "learning_rate": 1e-7 * (first + n)}
+        for n in range(num)
+    ]
+
+
+@pytest.mark.parametrize(("first", "old"), [(9000, ["old"]), (9900, []), (9050, [])])
+def test_a_schedule_of_learning_rates_is_a_clock(first: int, old: list[str]) -> None:
+    ended = {"evidence_id": "old/rank_3", "record": "L1", "rank": 3, "signature": "python_traceback", "exception": "ValueError"}
+    progress = [*rates("old", first), *rates("new", 9050)]
+    assert list(left_out(progress=progress, log_events=[ended])) == old
+
+
+@pytest.mark.parametrize(("hours", "old"), [(40, ["old"]), (11, [])])  # within what zones differ by, it may be of this launch
+def test_logs_that_ended_a_day_before_the_first_call_are_old_even_where_no_others_are(hours: float, old: list[str]) -> None:
+    ended = NOON - timedelta(hours=hours)
+    line = {"evidence_id": "old/rank_3", "record": "L1", "rank": 3, "signature": "python_traceback", "exception": "ValueError"}
+    assert list(left_out(log_events=[line | {"logged_at_local": f"{ended:%Y-%m-%dT%H:%M:%S}"}], dumps=dumps())) == old

@@ -36,7 +36,9 @@ SIGNS = {
     "pace_dropped": Sign("pace", ("slow_rank", "data_stall", "network_fault", "unknown")),
 }
 
-LONG_LOOK_S = 10.0  # the same place for so long, where nobody is seen to wait for another: steps are shorter
+LONG_LOOK_S = (
+    10.0  # the same place for so long, where nobody is seen to wait for another: steps are shorter, unless they are known to be longer
+)
 FEW_SAMPLES = 2
 SLOWER = 1.3  # later pace over earlier: below that is the noise of a shared file system or an evaluation
 STEADY = 1.25  # spread (90th over 10th percentile) within each part; a drift or a saw-tooth is no step
@@ -65,12 +67,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
             f"every rank was seen in one place, but {len(motion.ran)} of them ran there between whiles, so the job may have come back to it: "
             "take more rounds of stacks"
         )
-    if not motion.job_moves and _is_a_moment(motion, views):
+    long_s = max(LONG_LOOK_S, _step_s(case))
+    if not motion.job_moves and _is_a_moment(motion, views, long_s):
         if found:
             return found
         raise NotEnoughEvidence(
             "the ranks were seen in one place, but none of them in a wait for others, and not for long: a step in progress looks the same. "
-            f"Take more rounds of stacks, over more than {LONG_LOOK_S:.0f} s"
+            f"Take more rounds of stacks, over more than {long_s:.0f} s"
         )
     if not motion.job_moves:
         return [*found, _still(motion, views)]
@@ -130,13 +133,22 @@ def _ended_well(case: Tables) -> set[int]:
     return set(rows.select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list())
 
 
-def _is_a_moment(motion: Motion, views: Mapping[int, Sequence[View]]) -> bool:
+def _step_s(case: Tables) -> float:
+    """How long a step takes, s, by timings, else as the trainer prints it; 0 where nothing tells."""
+    for table, column in (("steps", "step_s"), ("progress", "logged_step_s")):
+        usual = case.table(table).select(pl.col(column).median()).collect().item()
+        if usual is not None:
+            return float(usual)
+    return 0.0
+
+
+def _is_a_moment(motion: Motion, views: Mapping[int, Sequence[View]], long_s: float) -> bool:
     """Whether ranks in one place may be in the midst of a step: nobody is seen to wait for others, and they were not watched for long."""
     last = [seen(views[rank])[-1] for rank in motion.still]
     if motion.left or any(awaits(v) or v.wait_kind == "cuda_sync" for v in last):
         return False
     taken = [v.at for rank in motion.still for v in seen(views[rank]) if v.at is not None]
-    is_long = bool(taken) and (max(taken) - min(taken)).total_seconds() >= LONG_LOOK_S
+    is_long = bool(taken) and (max(taken) - min(taken)).total_seconds() >= long_s
     few = max(len(seen(views[rank])) for rank in motion.still) <= FEW_SAMPLES
     return not is_long and (few or len({(v.stack_id, v.lines) for v in last}) == 1)
 

@@ -198,10 +198,14 @@ def port_flap(scene: Scene) -> None:
 
 
 def launch_before_in_logs(scene: Scene) -> None:
-    """The logs of the launch before, which failed for another reason, lie beside."""
+    """The logs of the launch before, which failed for another reason, lie beside what this one wrote with a date."""
     if (parts := _parts(scene)) is None:
         return
     run, rng = parts
+    if not (
+        run.book.jobs or any(run.book.ranks.values()) or any(run.book.agents.values()) or scene.recorder.is_there or scene.steps is not None
+    ):
+        return  # stacks alone bear no date: nobody could tell that these logs are not theirs
     scene.files |= {path: "".join(f"{line}\n" for line in lines).encode() for path, lines in launch_before(run, rng).items()}
 
 

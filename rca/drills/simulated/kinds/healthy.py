@@ -47,12 +47,14 @@ def _runs(run: Run, *, dumps: bool | None = None) -> None:
     run.scene.stacks.is_there = looks
     if run.rng.random() < METRICS:
         run.metrics()
-    _sound(run, seen=looks and run.scene.stacks.samples > 1)
+    stacks = run.scene.stacks
+    is_long = (stacks.samples - 1) * stacks.gap_s > run.scene.step_s  # of a shorter look nobody can tell a step in progress from a hang
+    _sound(run, seen=looks and is_long and run.has_timings)
 
 
 def _sound(run: Run, *, seen: bool = True) -> None:
-    """The truth. Logs and timings alone end somewhere: whether it still trained when they were copied, only stacks taken twice show, so without
-    them "unknown" is right as well."""
+    """The truth. Logs and timings alone end somewhere: whether it still trained when they were copied, only stacks taken twice show; and whether
+    all ranks are as fast as their peers, only timings of every rank. Without them "unknown" is right as well."""
     run.scene.tell("healthy" if seen else ["healthy", "unknown"], hosts=[], action=["none"] if seen else ["none", "human"])
 
 
