@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from rca.types import Cite
 
-__all__ = ["Call", "Waits", "cite_call", "group_kind"]
+__all__ = ["Call", "Waits", "cite_call", "entered", "group_kind"]
 
 LISTED = 8  # members of a group that are named one by one
 Node = tuple[str, Any]  # (group_id, sequence number) or (group_id, "src->dst")
@@ -62,6 +63,7 @@ class Waits:
     finished: dict[Node, frozenset[int]] = field(default_factory=dict)  # call somebody waits at -> members that have finished it
     unsure: dict[Node, frozenset[int]] = field(default_factory=dict)  # call somebody waits at -> dumped members that may be there or not
     awaited: dict[int, list[Node]] = field(default_factory=dict)  # rank -> calls that others wait for it at
+    _first_at: dict[Node, Call] = field(default_factory=dict)  # what `first_at` has found
 
     def waiting_for(self, rank: int) -> set[int]:
         """Ranks that wait for this one directly."""
@@ -70,7 +72,8 @@ class Waits:
     def ways_out(self, rank: int) -> frozenset[int]:
         """Ranks that this rank waits for."""
         call = self.first.get(rank)
-        return self.lagging.get(call.node, frozenset()) - {rank} if call else frozenset()
+        late = self.lagging.get(call.node, frozenset()) if call else frozenset()
+        return late - {rank} if rank in late else late  # the same set for all who wait there: no copy of thousands for each
 
     def place(self, call: Call) -> int:
         """Place of an awaited collective in the program, as far as ranks that made several of them show; point to point comes last."""
@@ -107,10 +110,15 @@ class Waits:
         """Members without a dump of the group that this rank called last: the call may have failed with them. Of a torn dump the last call
         is not known, so all its groups count."""
         if rank in self.torn:
-            groups = [members for members in self.members.values() if rank in members]
+            groups = [group for group, members in self.members.items() if rank in members]
         else:
-            groups = [self.members.get(self.last[rank].group_id, frozenset())] if rank in self.last else []
-        return frozenset().union(*groups) - self.dumped - {rank}
+            groups = [self.last[rank].group_id] if rank in self.last else []
+        return frozenset().union(*(self._undumped.get(group, frozenset()) for group in groups)) - {rank}
+
+    @cached_property
+    def _undumped(self) -> dict[str, frozenset[int]]:
+        """group -> its members without a dump."""
+        return {group: members - self.dumped for group, members in self.members.items()}
 
     def last_is_short(self, rank: int) -> bool:
         """Whether the last call was in a group that may have a member nobody has seen, who may have failed it.
@@ -121,9 +129,33 @@ class Waits:
         call = self.last.get(rank)
         if call is None or call.group_id not in self.open_groups:
             return False
-        known, kind = len(self.members[call.group_id]), group_kind(call.group_id)
-        has_gaps = len(self.dumped) <= max(self.dumped)
-        return known < 2 or has_gaps or known < max(len(members) for group, members in self.members.items() if group_kind(group) == kind)
+        known = len(self.members[call.group_id])
+        return known < 2 or self._has_gaps or known < self._largest[group_kind(call.group_id)]
+
+    @cached_property
+    def _has_gaps(self) -> bool:
+        """Whether the ranks that left a dump are not 0 to the last one."""
+        return len(self.dumped) <= max(self.dumped)
+
+    @cached_property
+    def _largest(self) -> dict[str, int]:
+        """Kind of group -> members of the largest one."""
+        sizes: dict[str, int] = {}
+        for group, members in self.members.items():
+            sizes[group_kind(group)] = max(sizes.get(group_kind(group), 0), len(members))
+        return sizes
+
+    def first_at(self, node: Node) -> Call:
+        """Of the calls of those who wait at a node, the one that was made first."""
+        if node not in self._first_at:
+            self._first_at[node] = min((self.first[rank] for rank in self.waiters[node]), key=entered)
+        return self._first_at[node]
+
+
+def entered(call: Call) -> tuple[bool, float, bool, int, str]:
+    """The order of calls by when they were made; of equal ones collectives first, then by rank and group."""
+    at = call.created_at
+    return (at is None, at.timestamp() if at else 0.0, call.is_p2p, call.rank, call.group_id)
 
 
 def group_kind(group_id: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.analyses._wait_graph import Call, Waits
+from rca.analyses._wait_graph import Call, Waits, entered
 from rca.analyses._words import ranks_text
 
 __all__ = ["SHOWN", "awaited_calls", "awaited_number", "says_absent", "says_alone", "says_silent", "waiting_text"]
@@ -19,13 +19,8 @@ def _wait(count: int) -> str:
 def awaited_calls(waits: Waits, ranks: Sequence[int]) -> list[Call]:
     """Calls that these ranks are awaited at, in the order of the program: the first is the one they should have made next."""
     nodes = {node for rank in ranks for node in waits.awaited.get(rank, ())}
-    calls = [min((waits.first[r] for r in waits.waiters[node]), key=_entered) for node in nodes]
-    return sorted(calls, key=lambda call: (waits.place(call), _entered(call)))
-
-
-def _entered(call: Call) -> tuple[bool, float, bool, int, str]:
-    at = call.created_at
-    return (at is None, at.timestamp() if at else 0.0, call.is_p2p, call.rank, call.group_id)
+    calls = [waits.first_at(node) for node in nodes]
+    return sorted(calls, key=lambda call: (waits.place(call), entered(call)))
 
 
 def awaited_number(calls: Sequence[Call]) -> dict[str, object] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from heapq import nsmallest
 from itertools import combinations, groupby
 from operator import itemgetter
 from typing import Any
@@ -15,9 +16,9 @@ from rca.types import Tables
 
 __all__ = ["build_waits", "is_done"]
 
-_KEPT = (
-    *("rank", "group_id", "collective_seq_id", "p2p_seq_id", "op", "sizes", "is_p2p", "src", "dst"),
-    *("evidence_id", "record", "record_id", "created_at"),
+_OF_CALL = (  # as `_calls` takes them
+    *("rank", "group_id", "collective_seq_id", "op", "sizes", "created_at", "is_p2p"),
+    *("src", "dst", "p2p_seq_id", "evidence_id", "record"),
 )
 _ENDS = ("state", "is_retired", "backend", "completed_at", "timeout_s")  # what tells whether a call has ended
 Reach = dict[tuple[int, str], int]  # (rank, group) -> number of a collective
@@ -40,7 +41,7 @@ def build_waits(case: Tables) -> Waits:
     3. A call that ended on one rank although another member never made it has failed there: that rank still waits.
     4. For every call somebody waits at: who has not made it, or is held by an earlier call of its own.
     """
-    calls = case.table("collectives", where="is_tail").filter(pl.col("rank").is_not_null()).select(*_KEPT, *_ENDS)
+    calls = case.table("collectives", where="is_tail").filter(pl.col("rank").is_not_null()).select(*_OF_CALL, "record_id", *_ENDS)
     calls = calls.with_columns(is_done().fill_null(value=False).alias("done")).drop(_ENDS).collect().lazy()
     progress = _progress(calls)
     members, inferred = _members(case)
@@ -51,9 +52,9 @@ def build_waits(case: Tables) -> Waits:
     torn = frozenset(dumps.filter("is_torn")["rank"].to_list())
     status = _status(case)
     enqueued, finished = _reach(status, progress, complete, torn, members)
-    first = {row["rank"]: _call(row) for row in _first_pending(calls, status).iter_rows(named=True) if row["rank"] not in torn}
+    first = {call.rank: call for call in _calls(_first_pending(calls, status)) if call.rank not in torn}
     _add_failed(first, progress["ends"], enqueued, members, dumped)
-    last = {row["rank"]: _call(row) for row in progress["last"].iter_rows(named=True)}
+    last = {call.rank: call for call in _calls(progress["last"])}
     hidden = "gloo" in dumps["backend"].to_list() and not progress["has_p2p"]
     headers = torn | (dumped - read)  # ranks of which the header alone tells how far they came
     reached = status.select("rank", "last_completed", "last_enqueued").iter_rows()
@@ -67,7 +68,7 @@ def build_waits(case: Tables) -> Waits:
         late, done = _late_pair(waits, call, pairs) if call.is_p2p else _late_members(waits, call, finished)
         waits.lagging[node], waits.finished[node] = late, done
         for rank in sorted(late):
-            if set(waiting) - {rank}:
+            if len(waiting) > 1 or waiting[0] != rank:
                 waits.awaited.setdefault(rank, []).append(node)
     waits.places.update(_places(calls, {(group_kind(group), seq) for group, seq in waits.lagging if isinstance(seq, int)}))
     return waits
@@ -98,11 +99,10 @@ def _places(calls: pl.LazyFrame, awaited: set[tuple[str, int]]) -> dict[tuple[st
     return {key: ahead[key] for key in awaited}
 
 
-def _call(row: Mapping[str, Any]) -> Call:
-    return Call(
-        row["rank"], row["group_id"] or "?", row["collective_seq_id"], row["op"] or "?", row["sizes"] or "", row["created_at"], bool(row["is_p2p"]),
-        row["src"], row["dst"], row["p2p_seq_id"], row["evidence_id"], row["record"],
-    )  # fmt: skip
+def _calls(rows: pl.DataFrame) -> Iterator[Call]:
+    """The rows as calls."""
+    for rank, group, seq, op, sizes, created_at, is_p2p, *rest in rows.select(_OF_CALL).iter_rows():
+        yield Call(rank, group or "?", seq, op or "?", sizes or "", created_at, bool(is_p2p), *rest)
 
 
 def _first_pending(calls: pl.LazyFrame, status: pl.DataFrame) -> pl.DataFrame:
@@ -150,14 +150,10 @@ def _progress(calls: pl.LazyFrame) -> dict[str, Any]:
 
 def _members(case: Tables) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
     """group -> members, and the groups whose list may be short (concluded from use only)."""
-    rows = case.table("memberships").filter(pl.col("rank").is_not_null()).select("group_id", "rank", "is_inferred").unique().collect()
-    members: dict[str, set[int]] = defaultdict(set)
-    listed: set[str] = set()
-    for group, rank, is_inferred in rows.iter_rows():
-        members[group].add(rank)
-        if not is_inferred:
-            listed.add(group)
-    return {g: frozenset(r) for g, r in members.items()}, frozenset(members) - listed
+    rows = case.table("memberships").filter(pl.col("rank").is_not_null()).select("group_id", "rank", "is_inferred")
+    by_group = rows.group_by("group_id").agg(pl.col("rank").unique(), pl.col("is_inferred").fill_null(value=False).all()).collect()
+    members = {group: frozenset(ranks) for group, ranks, _ in by_group.iter_rows()}
+    return members, frozenset(by_group.filter("is_inferred")["group_id"].to_list())
 
 
 def _status(case: Tables) -> pl.DataFrame:
@@ -175,28 +171,32 @@ def _reach(
     used for that kind of group. A whole dump (nothing evicted) without a call in a group means none was made; a torn dump lacks its last
     calls, so only its header counts.
     """
-    enqueued: Reach = {}
-    finished: Reach = {}
     kinds = {group_kind(g) for g in status.filter(pl.col("counts") == "calls")["group_id"].to_list()}
-    told = status.select("rank", "group_id", "counts", "last_enqueued", "last_completed")
-    for rank, group, counts, made, ended in told.iter_rows():
-        if counts == "collectives" or (counts == "unknown" and group_kind(group) not in kinds):
-            if made is not None:
-                enqueued[rank, group] = max(made, 0)
-            if ended is not None and ended >= 0:
-                finished[rank, group] = ended
-    for rank, group, made, done, opened in progress["by_group"].iter_rows():
-        if rank in torn:
-            continue
-        key = (rank, group)
-        enqueued[key] = max(made, enqueued.get(key, 0))
-        known = max(n for n in (done, opened - 1 if opened is not None else made, 0) if n is not None)
-        finished[key] = min(known, opened - 1) if opened is not None else known
-    for group, ranks in members.items():
-        for rank in (ranks & complete) - torn:
-            enqueued.setdefault((rank, group), 0)
-            finished.setdefault((rank, group), 0)
-    return enqueued, finished
+    counts = [
+        counts == "collectives" or (counts == "unknown" and group_kind(group) not in kinds)
+        for group, counts in status.select("group_id", "counts").iter_rows()
+    ]
+    told = status.filter(pl.Series(counts, dtype=pl.Boolean)).select(
+        "rank", "group_id", pl.col("last_enqueued").clip(lower_bound=0).alias("made"),
+        pl.when(pl.col("last_completed") >= 0).then("last_completed").alias("told"),
+    )  # fmt: skip
+    before = pl.col("open") - 1
+    known = pl.max_horizontal("done", pl.coalesce(before, "made"), 0)
+    seen = progress["by_group"].filter(~pl.col("rank").is_in(list(torn))).select(
+        "rank", "group_id", pl.col("made").clip(lower_bound=0), pl.min_horizontal(known, before).alias("seen")
+    )  # fmt: skip
+    whole = [(rank, group, 0) for group, ranks in members.items() for rank in (ranks & complete) - torn]
+    none = pl.DataFrame(whole, schema={"rank": pl.Int64, "group_id": pl.String, "none": pl.Int64}, orient="row").with_columns(made="none")
+    reach = pl.concat([told, seen, none], how="diagonal_relaxed").group_by("rank", "group_id").agg(
+        pl.col("made").max(), pl.coalesce(pl.col(name).max() for name in ("seen", "told", "none")).alias("ended")
+    )  # fmt: skip
+    return (_by_place(reach, "made"), _by_place(reach, "ended"))
+
+
+def _by_place(reach: pl.DataFrame, column: str) -> Reach:
+    """(rank, group) -> a number, where it is known."""
+    ranks, groups, numbers = reach.select("rank", "group_id", column).drop_nulls(column).get_columns()
+    return dict(zip(zip(ranks.to_list(), groups.to_list(), strict=True), numbers.to_list(), strict=True))
 
 
 def _add_failed(
@@ -207,13 +207,15 @@ def _add_failed(
     dumped: frozenset[int],
 ) -> None:
     """A rank whose last call of a group is put away although a dumped member never made it: the call failed, the rank waited there."""
-    for row in ends.iter_rows(named=True):
-        call = _call(row)
-        if call.rank in first or call.seq is None:
-            continue
-        others = members.get(call.group_id, frozenset()) - {call.rank}
-        if any(rank in dumped and enqueued.get((rank, call.group_id), call.seq) < call.seq for rank in others):
-            first[call.rank] = call
+    least = {  # group -> the two dumped members that came least far, and how far: one of them may be the rank that is looked at
+        group: nsmallest(2, ((enqueued[rank, group], rank) for rank in ranks & dumped if (rank, group) in enqueued))
+        for group, ranks in members.items()
+    }
+    failed: dict[int, int] = {}  # rank -> row
+    for place, (rank, group, seq) in enumerate(ends.select("rank", "group_id", "collective_seq_id").iter_rows()):
+        if rank not in first and rank not in failed and any(made < seq for made, other in least.get(group or "?", ()) if other != rank):
+            failed[rank] = place
+    first |= {call.rank: call for call in _calls(ends[list(failed.values())])}
 
 
 def _late_members(waits: Waits, call: Call, finished: Mapping[tuple[int, str], int]) -> tuple[frozenset[int], frozenset[int]]:

@@ -12,8 +12,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import islice
 
 import polars as pl
 
@@ -74,6 +76,7 @@ _ABSENT_TIE = "ranks without a dump are awaited, and they may be waiting for eac
 class _Scene:
     """All that the decision rests on."""
 
+    case: Tables
     waits: Waits
     views: Mapping[int, Sequence[View]]
     loop: Loop
@@ -81,7 +84,6 @@ class _Scene:
     silent: tuple[int, ...]  # dumped, nothing unfinished
     alone: tuple[int, ...]  # dumped, unfinished although all peers are through
     absent: tuple[int, ...]  # no dump
-    reached: Mapping[int, Cite]  # of the silent: their last call where they are awaited
     victims: tuple[int, ...]  # would be roots, but their stacks show them waiting for others
 
     def shown(self, rank: int) -> list[View]:
@@ -111,7 +113,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not motion.is_known and len(waits.first) < BLOCKED_SHARE * len(waits.read):
         few = f"only {len(waits.first)} of {len(waits.read)} ranks were inside a call when dumped, as in any running job"
         raise NotEnoughEvidence(f"{few}, and no repeated stack says whether it moved")
-    unread = sorted(rank for rank in waits.awaited if rank in waits.dumped - waits.read)
+    unread = sorted(waits.awaited.keys() & (waits.dumped - waits.read))
     if unread:
         raise NotEnoughEvidence(f"{ranks_text(unread, SHOWN)} are awaited and only the headers of their dumps were read")
     scene = _scene(case, waits, views, loop)
@@ -134,12 +136,11 @@ def _scene(case: Tables, waits: Waits, views: Mapping[int, Sequence[View]], loop
             alone.append(rank)
     known = case.table("ranks").filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null())
     hosts = dict(known.select("rank", "host").unique().collect().iter_rows())
-    return _Scene(waits, views, loop, hosts, tuple(silent), tuple(alone), tuple(absent), _reached(case, waits, silent), tuple(victims))
+    return _Scene(case, waits, views, loop, hosts, tuple(silent), tuple(alone), tuple(absent), tuple(victims))
 
 
-def _reached(case: Tables, waits: Waits, ranks: Sequence[int]) -> dict[int, Cite]:
-    """rank -> the row that shows how far it came in the group where it is awaited: the call itself, else what its dump's header says."""
-    found: dict[int, Cite] = {}
+def _reached(case: Tables, waits: Waits, ranks: Iterable[int]) -> Iterator[Cite]:
+    """The row of each rank that shows how far it came in the group where it is awaited: the call itself, else what its dump's header says."""
     for rank in ranks:
         calls = awaited_calls(waits, (rank,))
         seq = waits.enqueued.get((rank, calls[0].group_id)) if calls and not calls[0].is_p2p else None
@@ -157,14 +158,13 @@ def _reached(case: Tables, waits: Waits, ranks: Sequence[int]) -> dict[int, Cite
         )
         if row.height:
             id_, record, op, sizes = row.row(0)
-            found[rank] = Cite("collectives", id_, "", record, f"rank {rank}: {op or '?'} #{seq} on {group} {sizes or ''}".strip())
+            yield Cite("collectives", id_, "", record, f"rank {rank}: {op or '?'} #{seq} on {group} {sizes or ''}".strip())
             continue
         told = case.table("group_status").filter(own & (pl.col("last_enqueued") == seq)).select("evidence_id", "record")
         row = told.sort(pl.all()).head(1).collect()
         if row.height:
             id_, record = row.row(0)
-            found[rank] = Cite("group_status", id_, "", record, f"rank {rank}: last enqueued #{seq} on {group}")
-    return found
+            yield Cite("group_status", id_, "", record, f"rank {rank}: last enqueued #{seq} on {group}")
 
 
 def _is_victim(waits: Waits, rank: int, views: Sequence[View], loop: Loop) -> bool:
@@ -274,7 +274,7 @@ def _present(scene: _Scene, silent: tuple[int, ...]) -> list[Finding]:
     says = "; ".join(says_alone(waits, rank) if rank in scene.alone else says_silent(waits, rank) for rank in ranks)
     own = [call for rank in ranks if (call := waits.first.get(rank) or waits.last.get(rank))]
     cites = [cite_call(call) for call in awaited_calls(waits, ranks)[:3]]
-    cites += [scene.reached[rank] for rank in silent if rank in scene.reached]
+    cites += islice(_reached(scene.case, waits, silent), MAX_CITES)
     cites += [cite_call(call) for call in own]
     cites += [cite_view(scene.shown(rank)[-1]) for rank in ranks if scene.shown(rank)]
     return [_finding(waits, sign, ranks, says + waiting_text(len(waits.behind(ranks)), len(ranks)), cites)]
@@ -341,14 +341,19 @@ def _tie(waits: Waits, ranks: Sequence[int], why: str) -> Finding:
 def _rings(waits: Waits) -> list[Finding]:
     """Step 5."""
     best: list[int] = []
+    least = {node: nsmallest(2, late) for node, late in waits.lagging.items()}  # a way out is to the first of them that is not the rank
+    met: set[int] = set()  # whoever comes to one of these ends in a ring that is known, or in none
     for start in sorted(waits.first):
-        trail = [start]
-        while (ahead := sorted(waits.ways_out(trail[-1]))) and ahead[0] not in trail:
-            trail.append(ahead[0])
-        if ahead:
-            ring = trail[trail.index(ahead[0]) :]
-            if len(ring) > 1 and (not best or len(ring) < len(best)):
-                best = ring
+        trail: dict[int, int] = {}  # rank -> place
+        rank: int | None = start
+        while rank is not None and rank not in trail and rank not in met:
+            trail[rank] = len(trail)
+            late = least.get(waits.first[rank].node, []) if rank in waits.first else []
+            rank = next((other for other in late if other != rank), None)
+        met |= trail.keys()
+        ring = list(trail)[trail[rank] :] if rank in trail else []
+        if len(ring) > 1 and (not best or len(ring) < len(best)):
+            best = ring
     if not best:
         return []
     calls = [waits.first[rank] for rank in best]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import polars as pl
 
@@ -337,14 +338,22 @@ def _sign(own: Sequence[int], place: int, due: int, following: int | None) -> st
 
 def _skipped(sisters: Sequence[int], orders: Later, waits: Waits, tail: _Tail) -> list[Finding]:
     """A sister awaited at the next call of a kind although it made a call that the others made only after that one."""
+
+    @cache  # thousands may be awaited at the same call
+    def ahead(kind: str, place: int) -> list[int]:
+        return [r for r in sisters if len(orders[r].get(kind, ())) > place]
+
+    @cache
+    def agreed(kind: str, place: int, other: str, last: int) -> list[int]:
+        votes = [r for r in ahead(kind, place) if len(orders[r].get(other, ())) > last]
+        return votes if len(votes) >= MIN_SISTERS - 1 and all(orders[r][kind][place] < orders[r][other][last] for r in votes) else []
+
     found = []
     for rank in (r for r in sisters if r in waits.awaited):
         for kind in sorted({group_kind(node[0]) for node in waits.awaited[rank] if not isinstance(node[1], str)}):
             place = len(orders[rank].get(kind, ()))  # the call it did not make is the next of its kind
-            others = [r for r in sisters if r != rank and len(orders[r].get(kind, ())) > place]
             for other, own in sorted(orders[rank].items()):
-                votes = [r for r in others if other != kind and len(orders[r].get(other, ())) >= len(own)]
-                if len(votes) >= MIN_SISTERS - 1 and all(orders[r][kind][place] < orders[r][other][len(own) - 1] for r in votes):
+                if votes := agreed(kind, place, other, len(own) - 1) if other != kind else []:
                     due = tail.call(votes[0], orders[votes[0]][kind][place])
                     found.append(_finding("skipped_call", tail.call(rank, own[-1]), due, len(votes)))
                     break
