@@ -643,6 +643,26 @@ class TestFatalXid:
             found = self.addressed().kernel("host-c", "xid", 15, gpu=mine, **values).only("fatal_xid")
             assert (found.sign, found.ranks, found.hosts) == (sign, (4,), ("host-c",)), values
 
+    @pytest.mark.parametrize("code", [13, 31, 43])
+    @pytest.mark.parametrize("process", ["python", "a.out", None])
+    @pytest.mark.parametrize("when", [None, 15.0, 19.5])
+    def test_a_programs_fault_of_which_nobody_in_the_job_complains_accuses_nobody(
+        self, code: int, process: str | None, when: float | None
+    ) -> None:
+        """No map tells whose GPU it is, and the job's own log goes on without an error."""
+
+        def job() -> Job:
+            found = self.covered().kernel("host-c", "xid", when, code=code, gpu="0000:3b:00", pid=777, process=process)
+            return found.kernel("host-c", "xid", when, code=45, gpu="0000:3b:00", pid=777)
+
+        outcome = job().ask("fatal_xid")
+        assert {finding.sign for finding in outcome.findings} <= {"not_counted", "bystander_record"}
+        if code != 43 and when is not None:  # 43 follows from others
+            illegal = job().log(4, "python_traceback", 16, "CUDA error: an illegal memory access was encountered", exception="RuntimeError")
+            expected = "bystander_record" if process == "a.out" else "application_record"
+            assert illegal.only("fatal_xid").sign == expected
+            assert job().log(0, "nccl_watchdog_timeout", 16).only("fatal_xid").sign == expected
+
     def test_a_lost_gpu_beside_the_job_that_broke_its_links_counts(self) -> None:
         job = (
             self.addressed().kernel("host-c", "xid", 15, code=79, gpu="0000:99:00").kernel("host-c", "xid", 15.5, code=74, gpu="0000:3b:00")
@@ -743,7 +763,8 @@ class TestFatalXid:
         job = self.covered()
         for slot in range(4):
             job.kernel("host-c", "xid", 15, code=31, gpu=f"0000:{slot}b:00")
-        found = job.only("fatal_xid")
+        assert [finding.sign for finding in job.ask("fatal_xid").findings] == ["not_counted"], "nobody in the job complains of it"
+        found = job.log(0, "nccl_watchdog_timeout", 16).only("fatal_xid")
         assert (found.sign, found.ranks) == ("node_wide_record", ())
 
     def test_a_job_that_was_through_was_not_broken(self) -> None:

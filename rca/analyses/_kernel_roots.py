@@ -5,7 +5,8 @@
 3. A GPU or process that no rank of the job uses (`_kernel_users`) accuses nobody, unless records of the job's own GPUs follow from it. What is
    only a sign (`_kernel_signs`) counts where nothing stronger is told.
 4. Errors of a disk or a mount beside those of GPUs count only where the job itself speaks of storage: every host has some that no job needs.
-5. Records that only tell of another's fault (lost packets, accesses of a peer) accuse nobody where that other one left no record.
+5. Faults of programs of which nobody in the job complains accuse nobody (`_kernel_programs`).
+6. Records that only tell of another's fault (lost packets, accesses of a peer) accuse nobody where that other one left no record.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rca.analyses._kernel_edges import Link, chain_of, follow
 from rca.analyses._kernel_events import Record, records
 from rca.analyses._kernel_heads import REPEATING, chain_heads, node_wide, one_end, repeated_on_one
 from rca.analyses._kernel_last import longest_wait_s
+from rca.analyses._kernel_programs import without_unheard
 from rca.analyses._kernel_undated import past
 from rca.analyses._kernel_when import (
     AFTER,
@@ -100,7 +102,8 @@ def scene(case: Tables, told: Story) -> Scene:
     repeated = repeated_on_one([r for r in first if r.code in REPEATING and r.role == "application"], everything)
     strangers = [r for r in first if r.stranger and r not in repeated and not _reaches_job(r, live, links)]
     foreign = {id(r) for r in strangers}
-    wide, rest = node_wide([r for r in first if id(r) not in foreign], repeated)
+    heard, unheard = without_unheard(case, told, [r for r in first if id(r) not in foreign], repeated)
+    wide, rest = node_wide(heard, repeated)
     rest, disks = _without_disks(case, told, rest, has_others=bool(wide))
     victims = [r for r in rest if r.role == "consequence"]
     roots = one_end(chain_heads([r for r in rest if r.role != "consequence"]), live)
@@ -125,7 +128,7 @@ def scene(case: Tables, told: Story) -> Scene:
         frozenset((r.host, r.gpu) for r in roots if (r.host, r.gpu, r.code) in before),
         tuple(live),
         links,
-        (*not_counted(everything, [*live, *roots], reasons(everything, live, span, in_time, told, steps)), *disks),
+        (*not_counted(everything, [*live, *roots], reasons(everything, live, span, in_time, told, steps)), *disks, *unheard),
         tuple(strangers),
     )
 

@@ -30,6 +30,7 @@ from rca.analyses._job_logs import READS, step_at_end
 from rca.analyses._kernel_aside import Aside, aside_words, of_weight
 from rca.analyses._kernel_events import LOST, UNNAMED, Record, waits_for_gpus
 from rca.analyses._kernel_policy import policy_of, ruled, sites_rule
+from rca.analyses._kernel_programs import has_steps
 from rca.analyses._kernel_roots import Scene, cites_of, scene
 from rca.analyses._kernel_users import TRAINS, users_of
 from rca.analyses._kernel_words import counted, examples, followers, named, on_devices, when
@@ -146,7 +147,8 @@ def _mention(case: Tables, told: Story, aside: Sequence[Aside]) -> list[Finding]
     return [
         Finding(
             "fatal_xid", "not_counted_unread" if unread or not told.logs.hosts else "not_counted", says, scope="not counted",
-            numbers={"not_counted": len(aside), "needs_map": not told.logs.hosts}, cites=cites_of([record for record, _ in aside])[:MAX_CITES],
+            numbers={"not_counted": len(aside), "needs_map": not told.logs.hosts, "has_log": has_steps(case)},
+            cites=cites_of([record for record, _ in aside])[:MAX_CITES],
         )
     ]  # fmt: skip
 
