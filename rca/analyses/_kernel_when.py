@@ -15,13 +15,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-import polars as pl
-
 from rca.analyses._faults import TIMED_OUT, Fault, Story
 from rca.analyses._job_logs import JobLogs, Line
 from rca.analyses._kernel_events import Record
 from rca.analyses._kernel_last import GAP_S, last_chain, waited_s
 from rca.analyses._kernel_undated import before_the_end
+from rca.clocks import clocks
 from rca.types import Tables
 
 __all__ = [
@@ -60,10 +59,16 @@ def last_records(case: Tables, records: Iterable[Record], wait_s: float) -> tupl
     """First and last of the last chain of records of GPUs; None where the logs go on for long after it."""
     chain = last_chain((r for r in records if r.line.at is not None and r.of_gpus), wait_s)
     moments = [r.line.at for r in chain if r.line.at is not None]
-    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
+    end = _end_of_logs(case)
     if not moments or (end is not None and end - moments[-1] > NEAR_THE_END):
         return None
     return moments[0], moments[-1]
+
+
+def _end_of_logs(case: Tables) -> datetime | None:
+    """The last instant of any kernel log, by its stamps or by its seconds since a boot that is dated elsewhere."""
+    clock, rows = case.derive(clocks), case.table("host_logs").select("evidence_id", "host", "last_at", uptime_s="last_uptime_s").collect()
+    return max((at for row in rows.iter_rows(named=True) if (at := clock.at(row, moment="last_at")) is not None), default=None)
 
 
 def last_words(case: Tables, records: Sequence[Record]) -> tuple[datetime, datetime] | None:
@@ -90,7 +95,7 @@ def last_words(case: Tables, records: Sequence[Record]) -> tuple[datetime, datet
 def last_of_storage(case: Tables, records: Iterable[Record], hosts: Collection[str]) -> tuple[datetime, datetime] | None:
     """First and last instant of errors of storage near the end of the logs, of hosts whose processes wait for storage: that is what they wait for."""
     counted, most_s = before_the_end(case), NEAR_THE_END.total_seconds()
-    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
+    end = _end_of_logs(case)
     near = [
         r.line.at
         for r in records
@@ -112,7 +117,7 @@ def undated_of_the_job(case: Tables, logs: JobLogs, records: Sequence[Record], w
     named = {r.host for r in last if r.line.rank is not None and r.line.pid is not None}
     if all(r.line.at is None for r in records):
         return last if logs.span is None or named else []
-    end = case.table("host_logs").select(pl.col("last_at").max()).collect().item()
+    end = _end_of_logs(case)
     since = end.timestamp() if end is not None else 0.0  # logs that were collected together end at about the same time
     return [replace(r, before_end_s=since + r.at_s) for r in last if r.host in named]
 
