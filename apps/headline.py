@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rca.causes import CAUSES, did_first
 from rca.commands import hostlist
+from rca.decision.job_size import seen_size
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
@@ -100,8 +101,8 @@ def _mismatch(judgement: Judgement) -> str | None:
 def condition(judgement: Judgement) -> str:
     """The second line: how large the job is, in which state, and when the fault first shows."""
     verdict, roster = judgement.verdict, judgement.roster
-    size = roster.world_size if roster.world_size is not None else len(roster.everyone)
-    least = "" if roster.world_size is not None else "at least "  # of whom nothing was seen, nothing here tells
+    told = judgement.size if judgement.size.num_ranks is not None else seen_size(roster)
+    size, least = told.num_ranks, "at least " if told.is_least else ""  # of whom nothing was seen, nothing here tells
     parts = [f"Job of {least}{size} rank{'' if size == 1 else 's'}" if size else "Job of unknown size", _state(judgement)]
     if verdict.cause != "healthy" and (verdict.failed_at is not None or verdict.step is not None):
         what = "told to stop at" if CAUSES[verdict.cause].attribution == "planned" else "first failing at"

@@ -11,6 +11,7 @@ from rca.checkpoints import first_divergence, rollback
 from rca.decision.advise import advise
 from rca.decision.facts import facts
 from rca.decision.history import NO_HISTORY, History
+from rca.decision.job_size import UNKNOWN_SIZE, JobSize
 from rca.diagnose import diagnose
 from rca.questions import ask_all, verdict_frames
 from rca.roster import Roster, roster
@@ -28,11 +29,13 @@ class Judgement:
     advice: Advice
     roster: Roster
     site: Site | None = None  # whose rules counted beside the shipped ones
+    size: JobSize = UNKNOWN_SIZE  # ranks of the job, and what tells how many
 
     @property
     def is_blind(self) -> bool:
         """Nothing tells what a rank did, and no question could look: there was no readable evidence."""
-        return not any(self.roster.ranks_with.values()) and {o.status for o in self.outcomes} == {"blind"}
+        is_seen = self.roster.is_measured or any(self.roster.ranks_with.values())
+        return not is_seen and {o.status for o in self.outcomes} == {"blind"}
 
     def frames(self) -> dict[str, pl.DataFrame]:
         """The verdict as tables, as the case stores it."""
@@ -48,7 +51,7 @@ def judge(case: Tables, history: History = NO_HISTORY) -> Judgement:
     back = rollback(case, step=first_divergence(verdict, findings), at=verdict.failed_at, cause=verdict.cause)
     told = facts(case, who)
     advice = advise(verdict, who, findings, back, outcomes=outcomes, facts=told, history=history, settings=settings())
-    return Judgement(outcomes, verdict, advice, who, site())
+    return Judgement(outcomes, verdict, advice, who, site(), told.size)
 
 
 def with_hosts(outcome: Outcome, who: Roster) -> Outcome:

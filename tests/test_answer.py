@@ -13,6 +13,7 @@ from apps.headline import condition, headline
 from apps.text import alternative_lines
 from rca.causes import CAUSES, did_first
 from rca.decision.advise import advise
+from rca.decision.job_size import UNKNOWN_SIZE, JobSize
 from rca.judge import Judgement, judge
 from rca.types import Hypothesis
 
@@ -104,7 +105,10 @@ def test_a_hang_is_as_old_as_the_last_call_of_any_rank() -> None:
 def test_an_unknown_size_or_state_is_not_made_up() -> None:
     found = judged("lock_hang")
     roster = replace(found.roster, world_size=None, ranks_with={}, hosts={})
-    assert condition(replace(found, outcomes=(), roster=roster)).startswith("Job of unknown size; whether it still runs is not told")
+    blank = replace(found, outcomes=(), roster=roster, size=UNKNOWN_SIZE)
+    assert condition(blank).startswith("Job of unknown size; whether it still runs is not told")
+    told = JobSize(61, "the highest rank that was seen", is_least=True)
+    assert condition(replace(blank, size=told)).startswith("Job of at least 61 ranks; ")
 
 
 def other(cause: str, ranks: tuple[int, ...], probability: float) -> Hypothesis:

@@ -56,9 +56,10 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/diagnose.py": ((*FOUNDATION, "rca.roster", "rca.weighing", "rca.stop_words"), ("polars", "numpy")),
     "rca/settings.py": (("rca.errors",), ()),
     "rca/decision/facts.py": (
-        (*FOUNDATION, "rca.roster", "rca.clocks", "rca.incidents.course", "rca.decision.launches"),
+        (*FOUNDATION, "rca.roster", "rca.clocks", "rca.incidents.course", "rca.decision.job_size", "rca.decision.launches"),
         ("polars",),
     ),
+    "rca/decision/job_size.py": ((*FOUNDATION, "rca.roster"), ("polars",)),
     "rca/decision/launches.py": (FOUNDATION, ("polars",)),
     "rca/decision/*": (
         (

@@ -9,11 +9,16 @@ import pytest
 from _decision import ALIVE, advised, history, past, verdict
 
 from rca.decision.facts import NO_FACTS, Layout
+from rca.decision.job_size import MAPPED, JobSize
 from rca.decision.losses import loss
 from rca.decision.recovery import ENOUGH, reference_s
 from rca.decision.shrink import shrink
 from rca.settings import NOT_SAID, Settings
 from rca.types import Finding
+
+
+def gpus(count: int) -> JobSize:
+    return JobSize(count, MAPPED, is_least=False)
 
 
 class TestLosses:
@@ -23,7 +28,7 @@ class TestLosses:
 
     def told(self, **more: Any) -> dict[str, Any]:
         known: dict[str, Any] = {
-            "step_s": 2.0, "num_gpus": 1024, "repair_h": 8.0, "recovery_s": 450.0, "again_s": 900.0, "is_running": False,
+            "step_s": 2.0, "size": gpus(1024), "repair_h": 8.0, "recovery_s": 450.0, "again_s": 900.0, "is_running": False,
         }  # fmt: skip
         found = loss(verdict("slow_rank"), [self.SLOW], **known | more)
         assert found is not None
@@ -46,7 +51,7 @@ class TestLosses:
             verdict("slow_rank"),
             [self.SLOW, job, worker],
             step_s=2.0,
-            num_gpus=100,
+            size=gpus(100),
             repair_h=1.0,
             recovery_s=1.0,
             again_s=0.0,
@@ -55,6 +60,11 @@ class TestLosses:
         assert found is not None
         assert found["degrade_gpu_h"] == pytest.approx([18.0, 18.0])  # 0.2 x 0.9 x 1 h x 100
         assert "90 % of that goes with it" in found["tax_basis"]
+
+    def test_a_size_of_which_only_some_ranks_were_seen_is_a_lower_bound_and_says_what_it_rests_on(self) -> None:
+        seen = self.told(size=JobSize(61, "the highest rank that was seen", is_least=True))["says"]
+        assert "of at least 61 GPUs (the highest rank that was seen)" in seen
+        assert "of 64 GPUs (a setting of the job)" in self.told(size=JobSize(64, "a setting of the job", is_least=False))["says"]
 
     def test_a_short_repair_is_waited_for(self) -> None:
         found = self.told(repair_h=1.0)
@@ -76,7 +86,7 @@ class TestLosses:
 
     def test_a_link_has_the_published_tax(self) -> None:
         found = loss(
-            verdict("network_fault"), [], step_s=None, num_gpus=1000, repair_h=10.0, recovery_s=360.0, again_s=0.0, is_running=False
+            verdict("network_fault"), [], step_s=None, size=gpus(1000), repair_h=10.0, recovery_s=360.0, again_s=0.0, is_running=False
         )
         assert found is not None
         assert found["degrade_gpu_h"] == pytest.approx([50.0, 860.0])  # 0.5 and 8.6 % of 10,000 GPU-hours
@@ -84,7 +94,7 @@ class TestLosses:
         assert found["prefers"] is None  # between the two it is open
 
     def test_no_other_cause_is_gone_on_with(self) -> None:
-        assert loss(verdict("gpu_fault"), [], step_s=1.0, num_gpus=8, repair_h=1.0, recovery_s=1.0, again_s=0.0, is_running=True) is None
+        assert loss(verdict("gpu_fault"), [], step_s=1.0, size=gpus(8), repair_h=1.0, recovery_s=1.0, again_s=0.0, is_running=True) is None
 
     def test_the_action_is_to_go_on_only_where_the_site_says_how_long_the_repair_takes(self) -> None:
         told = replace(NO_FACTS, step_s=20.0)  # 0.5 s of 20 s: 2.5 %

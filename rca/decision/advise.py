@@ -17,6 +17,7 @@ from rca.commands import commands, drain, node_name
 from rca.decision.even_work import even_work
 from rca.decision.facts import NO_FACTS, Alerts, Facts
 from rca.decision.history import NO_HISTORY, History
+from rca.decision.job_size import ranks_per_host, seen_size
 from rca.decision.losses import loss
 from rca.decision.reasons import because, instead
 from rca.decision.recovery import recovery
@@ -81,8 +82,9 @@ def advise(
     if action == "replace" and not verdict.hosts and not verdict.ranks:
         action = "human"  # a group is named, no machine: nothing can be replaced yet
     has_ended = _has_ended(outcomes)
-    num_hosts = len(set(roster.hosts.values())) if roster.everyone and roster.everyone <= set(roster.hosts) else None
-    world = len(roster.everyone) or None
+    size = facts.size if facts.size.num_ranks is not None else seen_size(roster)
+    world, per_host = size.num_ranks, ranks_per_host(roster)
+    num_hosts = _num_hosts(roster, world, per_host)
     spares = site.spares if site.spares is not None else None if facts.idle_hosts is None else len(facts.idle_hosts)
     tried = retries(fault_of(verdict, findings, facts), facts, history, limit=site.same_fault_restarts, at=verdict.failed_at)
     alerts = next((facts.alerts[host] for host in verdict.hosts if host in facts.alerts), None)
@@ -92,7 +94,7 @@ def advise(
         return recovery(to, history, site, machines=num_hosts, spares=spares, num_evicted=would_go, can_rejoin=facts.can_rejoin)
 
     costs = loss(
-        verdict, findings, step_s=facts.step_s, num_gpus=world, repair_h=site.repair_h, recovery_s=_expected(way("replace")),
+        verdict, findings, step_s=facts.step_s, size=size, repair_h=site.repair_h, recovery_s=_expected(way("replace")),
         again_s=_again_s(facts, back, site), is_running=has_ended is False,
     )  # fmt: skip
     moved = _move(verdict, action, tried, alerts, costs, site.spares)  # an idle node that a list does not show may be had all the same
@@ -115,7 +117,6 @@ def advise(
         has_ended=has_ended,
     )
     stay = sorted({*roster.hosts.values()} - {*evict})  # who is checked if it fails again
-    per_host = world // num_hosts if world and num_hosts and world % num_hosts == 0 else None
     reason = moved.says or even_work(verdict, findings, facts.layout, site)
     reason = reason or because(verdict, roster, action, findings, back, rule if is_ruled else None)
     if evict and action != "shrink" and site.spares is not None and is_needed(len(evict), site.spares):
@@ -142,7 +143,9 @@ def advise(
         ),
         retries=tried,
         losses=costs,
-        shrink=shrink(facts.layout, site, world_size=world, num_hosts=num_hosts, num_gone=would_go)
+        shrink=shrink(
+            facts.layout, site, world_size=world, num_hosts=num_hosts, num_gone=would_go, rests_on=size.says if size.is_least else ""
+        )
         if evict or action in ("replace", "shrink")
         else None,
         recovery=way(action),
@@ -154,6 +157,15 @@ def advise(
         eviction=_eviction(plan, verdict, roster) if plan is not None else None,
         spares=spares,
     )  # fmt: skip
+
+
+def _num_hosts(roster: Roster, world: int | None, per_host: int | None) -> int | None:
+    """Hosts of the job: all are seen, or each that is seen holds as many ranks and the rest is as full."""
+    if not roster.everyone or not roster.everyone <= set(roster.hosts):
+        return None
+    if world is None or world <= len(roster.everyone):
+        return len(set(roster.hosts.values()))
+    return world // per_host if per_host and world % per_host == 0 else None
 
 
 def _of_rule(verdict: Verdict, rule: Rule | None) -> tuple[str, bool]:

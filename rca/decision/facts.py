@@ -14,6 +14,7 @@ from typing import Final
 import polars as pl
 
 from rca.clocks import clocks
+from rca.decision.job_size import UNKNOWN_SIZE, JobSize, job_size
 from rca.decision.launches import NO_LAUNCHES, Launches, launches
 from rca.incidents.course import fingerprint, last_step, step_s
 from rca.roster import Roster
@@ -61,6 +62,7 @@ class Facts:
     job_id: str | None = None  # as its scheduler knows it
     step_s: float | None = None  # usual length of a step, s
     last_step: int | None = None
+    size: JobSize = UNKNOWN_SIZE
     layout: Layout = NO_LAYOUT
     launches: Launches = NO_LAUNCHES
     alerts: Mapping[str, Alerts] = field(default_factory=dict)  # host -> its network alerts
@@ -83,7 +85,8 @@ def facts(case: Tables, who: Roster) -> Facts:
         job_id=_job(case),
         step_s=step_s(case),
         last_step=last_step(case),
-        layout=_layout(case, who),
+        size=(size := job_size(case, who)),
+        layout=_layout(case, size),
         launches=launches(case),
         alerts=_alerts(case, files),
         idle_hosts=idle,
@@ -115,7 +118,7 @@ def _spares(case: Tables, who: Roster) -> tuple[tuple[str, ...] | None, int]:
     return tuple(free), others["host"].n_unique()
 
 
-def _layout(case: Tables, who: Roster) -> Layout:
+def _layout(case: Tables, size: JobSize) -> Layout:
     """By the coordinates of a rank map; else by the sizes of the groups, where all of a kind have one size."""
     axes = ("tp", "pp", "cp", "dp")
     told = case.table("ranks").select([pl.col(axis).max() for axis in axes] + [pl.col("tp", "pp").count().name.suffix("_n")]).collect()
@@ -132,7 +135,7 @@ def _layout(case: Tables, who: Roster) -> Layout:
     one = {kind: sizes[0] for kind, sizes in found.items() if len(sizes) == 1}
     if not one:
         return NO_LAYOUT
-    world = who.world_size or 0
+    world = 0 if size.is_least else size.num_ranks or 0
     if {"tp", "dp"} <= set(one) and "pp" not in one and world == one["tp"] * one["dp"] * one.get("cp", 1):
         one["pp"] = 1
     if {"pp", "dp"} <= set(one) and "tp" not in one and world == one["pp"] * one["dp"] * one.get("cp", 1):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rca.decision.job_size import MAPPED, JobSize
 from rca.reliability.published import statement
 from rca.types import Finding, Verdict
 
@@ -47,15 +48,17 @@ def slow_tax(findings: Sequence[Finding], ranks: Sequence[int], step_s: float | 
 
 
 def loss(
-    verdict: Verdict, findings: Sequence[Finding], *, step_s: float | None, num_gpus: int | None, repair_h: float | None, recovery_s: float | None,
+    verdict: Verdict, findings: Sequence[Finding], *, step_s: float | None, size: JobSize, repair_h: float | None, recovery_s: float | None,
     again_s: float | None, is_running: bool,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Both losses in GPU-hours; None where the cause has no way of going on slower.
 
-    `recovery_s` of the restart, `again_s` of what would be computed again (None = not told), `is_running` = a checkpoint can be written first.
+    `size` = ranks of the job, a GPU each, `recovery_s` of the restart, `again_s` of what would be computed again (None = not told), `is_running` = a
+    checkpoint can be written first.
     """
     if verdict.cause not in CAUSES_OF_TAX or not (verdict.ranks or verdict.hosts):
         return None
+    num_gpus = size.num_ranks
     if verdict.cause == SLOW:
         told = slow_tax(findings, verdict.ranks, step_s)
         taxes, basis = ((told[0], told[0]), told[1]) if told else (None, "how much slower it is was not measured")
@@ -76,6 +79,8 @@ def loss(
         "tax_most": taxes[1] if taxes else None,
         "tax_basis": basis,
         "num_gpus": num_gpus,
+        "num_gpus_told_by": size.told_by,
+        "num_gpus_is_least": size.is_least,
         "repair_h": repair_h,
         "degrade_gpu_h": list(degrade) if degrade else None,
         "recovery_s": recovery_s,
@@ -101,7 +106,9 @@ def _says(row: Mapping[str, Any]) -> str:
         if row["tax_least"] == row["tax_most"]
         else f"{100 * row['tax_least']:.1f} to {100 * row['tax_most']:.1f} %"
     )
-    says = f"going on slower costs {tax} of {row['num_gpus'] or 'all'} GPUs"
+    least = "at least " if row["num_gpus"] and row["num_gpus_is_least"] else ""
+    told_by = "" if row["num_gpus_told_by"] in (MAPPED, "") or not row["num_gpus"] else f" ({row['num_gpus_told_by']})"
+    says = f"going on slower costs {tax} of {least}{row['num_gpus'] or 'all'} GPUs{told_by}"
     if row["degrade_gpu_h"]:
         low, high = row["degrade_gpu_h"]
         says += (

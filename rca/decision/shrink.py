@@ -31,8 +31,11 @@ def is_needed(num_evicted: int, spares: int | None) -> bool:
     return num_evicted >= CATASTROPHE if spares is None else spares < num_evicted
 
 
-def shrink(layout: Layout, settings: Settings, *, world_size: int | None, num_hosts: int | None, num_gone: int) -> dict[str, Any] | None:
-    """The consequences of going on without `num_gone` hosts; None where none goes or the size of the job is not told.
+def shrink(
+    layout: Layout, settings: Settings, *, world_size: int | None, num_hosts: int | None, num_gone: int, rests_on: str = ""
+) -> dict[str, Any] | None:
+    """The consequences of going on without `num_gone` hosts; None where none goes or the size of the job is not told. `rests_on`: what the size was
+    taken from, where nothing tells it for certain.
 
     Keys are always there; what is not told is None, and `missing` names it.
     """
@@ -64,6 +67,8 @@ def shrink(layout: Layout, settings: Settings, *, world_size: int | None, num_ho
         **_state(layout, settings, before, after, missing),
         "missing": missing,
     }
+    if rests_on:
+        missing.append(f"the size of the job: reckoned with {rests_on}")
     return {**row, "says": _says(row, layout)}
 
 
