@@ -95,15 +95,30 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
     later = [*of_job, *((at, rank) for at, rank in after.own if rank == line.rank)]
     if any(logs.clocks.order((at, logs.hosts.get(rank)), (line.at, line.clock)) == 1 for at, rank in later):
         return True
-    if line.at is None and line.rank in after.unharmed:
+    if line.at is None and is_unharmed(case, logs, line):
         return True  # no clock orders it, but the end of a rank that all others wait for leaves neither a job that moves nor silence
     seen_at = after.moved.get(line.rank) if line.rank is not None else None
     return seen_at is not None and logs.clocks.order((seen_at, logs.hosts.get(line.rank or 0)), (line.at, line.clock)) == 1
 
 
-def is_unharmed(case: Tables, rank: int | None) -> bool:
-    """Whether a rank was seen moving and its recorder answered, in a job that moves and of whose end no log tells."""
-    return rank in case.derive(_after).unharmed
+def is_unharmed(case: Tables, logs: JobLogs, line: Line) -> bool:
+    """Whether a rank was seen moving and its recorder answered, in a job that moves and of whose end no log tells, and not only before the line.
+
+    Instants order the two; where the line has none, what the rank wrote elsewhere by a clock of the same form. Where nothing orders them, a line
+    behind the steps of the one file that the rank has may be its end; one in another file is of a process before it.
+    """
+    after = case.derive(_after)
+    if line.rank is None or line.rank not in after.unharmed:
+        return False
+    if line.at is not None:
+        signs = case.derive(_latest).get(line.rank)
+        return not signs or logs.clocks.order((signs[0].at, logs.hosts.get(line.rank)), (line.at, line.clock)) != -1
+    elsewhere = [local for id_, local in after.written.get(line.rank, {}).items() if id_ != line.evidence_id]
+    alike = [local for local in elsewhere if local is not None and line.local is not None and len(local) == len(line.local)]
+    if alike:
+        return max(alike) > str(line.local)
+    printed = after.printed.get(line.evidence_id)
+    return bool(elsewhere) or printed is None or int(printed[0].searchsorted(line.place[-1])) < len(printed[0]) or not len(printed[0])
 
 
 def last_steps(case: Tables, logs: JobLogs) -> list[tuple[datetime, str | None]]:
@@ -138,6 +153,9 @@ class _After:
     # End of the last step but two that a rank prints (the first after a line may have been under way on every rank), and the rank; a few.
     of_job: Sequence[tuple[datetime, int]]
     moved: Mapping[int, datetime]  # rank that was seen moving -> its first sample
+    written: Mapping[
+        int, Mapping[str, str | None]
+    ]  # rank -> each file that holds words or steps of it -> its latest stamp there without zone
     unharmed: frozenset[int]  # ranks that were seen moving and whose recorder answered, in a job that moves and of whose end nobody tells
 
 
@@ -155,8 +173,22 @@ def _after(case: Tables) -> _After:
         _nth_last(case, "steps", "started_at", STEPS_ON),
         sorted(_nth_last(case, "progress", "ended_at", STEPS_ON + 1))[-MAX_SPEAKERS:],
         {rank: first[rank] for rank in motion.moved if motion.job_moves and rank in first},
+        _written(case) if dumped else {},
         frozenset() if is_told_of else frozenset(motion.moved) & frozenset(dumped),
     )
+
+
+def _written(case: Tables) -> dict[int, dict[str, str | None]]:
+    """What ranks wrote, by file."""
+    found: dict[int, dict[str, str | None]] = defaultdict(dict)
+    parts = [
+        case.table(table).filter(pl.col("rank").is_not_null()).select("rank", "evidence_id", local=local)
+        for table, local in (("log_events", "logged_at_local"), ("progress", "ended_at_local"))
+    ]
+    rows = pl.concat(parts).group_by("rank", "evidence_id").agg(pl.col("local").max()).sort("rank", "evidence_id")
+    for rank, evidence_id, local in rows.collect().iter_rows():
+        found[rank][evidence_id] = local
+    return found
 
 
 def _nth_last(case: Tables, table: str, moment: str, number: int) -> list[tuple[datetime, int]]:

@@ -256,7 +256,7 @@ def _is_over(case: Tables, logs: JobLogs, line: Line, kind: str) -> bool:
     """
     if CLASS[kind] >= OUTLIVABLE:
         return line.is_retried or went_on(case, logs, line)
-    return kind not in DEATHS and is_unharmed(case, line.rank)
+    return kind not in DEATHS and is_unharmed(case, logs, line)
 
 
 def _fault(kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:
