@@ -270,3 +270,14 @@ def test_order_of_rows_and_of_hosts_does_not_matter(tmp_path: Path) -> None:
 
     shuffled = MemoryCase({name: frame.sample(fraction=1.0, shuffle=True, seed=3) for name, frame in case.frames.items()})
     assert told(shuffled) == told(case)
+
+
+@pytest.mark.parametrize(("other", "ranks"), [((2, 5), (4, 5, 6, 7)), ((4, 5), ())])
+def test_hosts_whose_links_went_down_are_cut_off_where_every_report_crosses(
+    tmp_path: Path, other: tuple[int, int], ranks: tuple[int, ...]
+) -> None:
+    pairs = ((0, 2), (1, 3), (3, 4), other)
+    tables = dict(scene(tmp_path, [said(one, IB, address(two)) for one, two in pairs]).frames)
+    down = [{"evidence_id": f"dmesg-{host}", "record": "L1", "host": HOSTS[host], "kind": "nic", "message": "Link down"} for host in (2, 3)]
+    found = votes(MemoryCase(tables | {"kernel_events": TABLES["kernel_events"].rows(down)}))
+    assert (found["accused"].ranks if "accused" in found else ()) == ranks

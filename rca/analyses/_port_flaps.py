@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 import polars as pl
@@ -13,7 +14,11 @@ from rca.analyses._job_logs import Line
 from rca.analyses._network_reports import speaker
 from rca.types import Tables
 
-__all__ = ["flapped", "is_back", "is_port_error"]
+__all__ = ["downed", "flapped", "is_back", "is_port_error"]
+
+NEAR_S: Final = (
+    900.0  # a link that is down is reported so long after at most: transports retry for tens of seconds, watchdogs wait ten minutes
+)
 
 _PORT_ERROR: Final = re.compile(
     r"(?i)port error|catastrophic|(?<!non-)(?<!non)fatal event(?! on)"
@@ -42,3 +47,16 @@ def flapped(case: Tables, lines: Sequence[Line], told: Story) -> frozenset[str]:
     links = case.table("kernel_events").filter(pl.col("kind").is_in(["nic", "ib"]) & (pl.col("recovery") == "none"))
     kernels = set(links.select("host").drop_nulls().unique().collect()["host"])
     return frozenset(kernels | {speaker(line, told.logs) for line in lines if is_port_error(line) and is_back(line, told)})
+
+
+def downed(case: Tables, told: Story, reported: datetime | None) -> frozenset[str]:
+    """Hosts of the job whose kernel says that a link went down, and not that it came back: shortly before `reported`, or whenever where either
+    bears no date."""
+    rows = case.table("kernel_events").filter(pl.col("kind").is_in(["nic", "ib"]) & (pl.col("recovery").fill_null("") != "none"))
+    found = set()
+    for row in rows.collect().iter_rows(named=True):
+        at = told.logs.clocks.at(row)
+        is_near = at is None or reported is None or abs((reported - at).total_seconds()) <= NEAR_S
+        if row["host"] is not None and is_near:
+            found.add(row["host"])
+    return frozenset(found)

@@ -353,16 +353,16 @@ def _ranks(case: Tables, told: Story, record: Record, sign: str, seen: Scene) ->
 
 
 def _cut_off(case: Tables, told: Story, roots: Sequence[Record]) -> tuple[int, ...]:
-    """All ranks of the hosts whose links are down, where every call that all members joined and nobody ends reaches one of them, and one of these
-    calls goes from host to host: the calls hang there."""
+    """All ranks of the hosts whose links are down, where calls that all members joined and nobody ends reach them, and every other such call stays
+    inside one host: it needs no network, so it hangs behind others."""
     logs = told.logs
     on = {rank for r in roots for rank in logs.ranks_on(r.host)}
     if any(r.kind not in _LINKS for r in roots) or on >= logs.everyone:
         return ()
     waits = case.derive(build_waits)
     stuck = [set(ranks) for node, ranks in waits.waiters.items() if len(ranks) > 1 and not waits.lagging[node]]
-    goes_out = any(len(logs.hosts_of(ranks)) > 1 for ranks in stuck)
-    return tuple(sorted(on)) if goes_out and all(ranks & on for ranks in stuck) else ()
+    reach = any(ranks & on for ranks in stuck) and all(ranks & on or len(logs.hosts_of(ranks)) < 2 for ranks in stuck)
+    return tuple(sorted(on)) if reach else ()
 
 
 def _all_hang(seen: Scene, host: str, num_ranks: int) -> bool:

@@ -4,8 +4,10 @@
    earlier error; a failed registration is the reporter's own side; neither is a vote.
 2. Leave out what something else explains: a fault of a rank's own that is not clearly later than the report (a process that ends closes its
    connections), a stop of the job, an error after which the rank made further steps, a far end or a reporter that itself had given up before.
-3. Count for every far end the distinct hosts that report it. Who alone is accused by a clear majority of the reporting hosts (and by at
-   least two) is named; the speaker never is. Failing that, count again without far ends that report others themselves: they may only pass on.
+3. Where the kernels of some hosts say that their links went down then, and every report is of a connection from one of these to another host, it is
+   these hosts: they are cut off. Else count for every far end the distinct hosts that report it. Who alone is accused by a clear majority of the
+   reporting hosts (and by at least two) is named; the speaker never is. Failing that, count again without far ends that report others themselves:
+   they may only pass on.
 4. One connection has two ends, and either may be it; equal votes are a tie; where all accuse all, it is a switch or the fabric, no host. A
    few closed connections are a mere symptom. An accused host that said nothing at all, while all others complained, is more likely gone itself.
 5. A port that reports its own error is the exception: it accuses the host that prints it. Not so one that was up again soon: a flap ended nothing
@@ -23,7 +25,7 @@ from rca.analyses._faults import TIMED_OUT, Story, complains, story
 from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._network_reports import NAMELESS, Report, kind_of_report, reports, speaker
 from rca.analyses._network_reports import READS as READS_TOO
-from rca.analyses._port_flaps import flapped, is_back, is_port_error
+from rca.analyses._port_flaps import downed, flapped, is_back, is_port_error
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -66,7 +68,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     over = flapped(case, lines, told)
     found = [*_ports(live, told), *_own_side(live, told)]
     given = _without_victims(reports(case, told.logs, live), told)
-    return [*found, _verdict(given, told, over)] if given else found
+    return [*found, _cut_off(case, given, told) or _verdict(given, told, over)] if given else found
 
 
 def _may_count(line: Line) -> bool:
@@ -131,6 +133,24 @@ def _firsthand(given: Sequence[Report], told: Story) -> list[Report]:
     for report in given:
         earliest[report.reporter].append(report.line)
     return [r for r in given if not any(told.logs.order(line, r.line) != 1 for line in earliest.get(r.accused, ()))]
+
+
+def _cut_off(case: Tables, given: Sequence[Report], told: Story) -> Finding | None:
+    """The hosts whose links are down by their kernels, where every report crosses from them to others; None where none is, or it would not show."""
+    across = [report for report in given if report.kind == "transport" and report.is_host]
+    first = min((report.line.at for report in across if report.line.at is not None), default=None)
+    down = downed(case, told, first) & {host for report in across for host in (report.reporter, report.accused)}
+    ranks = tuple(sorted({rank for host in down for rank in told.logs.ranks_on(host)}))
+    if not ranks or set(ranks) >= told.logs.everyone or not all((r.reporter in down) != (r.accused in down) for r in across):
+        return None
+    pairs = len({(r.reporter, r.accused) for r in across})
+    says = (
+        f"the links of {_named(down)} went down by their kernels, and each of {pairs} failed connections leads from there to another host"
+    )
+    return Finding(
+        "network_votes", "accused", f"{says} ({ranks_text(ranks)})", ranks=ranks, hosts=tuple(sorted(down)), scope=f"cut off {sorted(down)}",
+        explains=tuple(sorted(told.logs.everyone - set(ranks))), numbers=_numbers(across, told), cites=_cites(across),
+    )  # fmt: skip
 
 
 def _verdict(given: Sequence[Report], told: Story, over: Collection[str]) -> Finding:
