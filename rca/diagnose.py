@@ -141,8 +141,8 @@ def _gpus(ranks: Suspects, telling: Sequence[Finding], roster: Roster) -> tuple[
 
 
 def _machine(layer: str, telling: Sequence[Finding]) -> tuple[str, ...]:
-    """The one host that a hardware fault sits on where it is not told which of its ranks it hit, or those that a replay names."""
-    if telling and telling[0].numbers.get("proven_hosts"):
+    """The one host that a hardware fault sits on where it is not told which of its ranks it hit, or those that a replay or a launcher names."""
+    if telling and (telling[0].numbers.get("proven_hosts") or telling[0].numbers.get("names_host")):
         return telling[0].hosts
     return telling[0].hosts if layer == "hardware" and telling and len(telling[0].hosts) == 1 else ()
 

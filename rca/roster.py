@@ -15,6 +15,11 @@ from rca.types import Tables
 __all__ = ["Roster", "roster"]
 
 COVERED = ("dumps", "collectives", "stacks", "steps", "log_events")  # tables whose absence for a rank hides something
+# Tables that measure ranks without being a trace of each: (table, column).
+MEASURING = (
+    *(("transfers", column) for column in ("src_rank", "dst_rank")),
+    *((table, "rank") for table in ("ops", "spans", "rank_stats", "rank_states", "rank_progress", "trainer_events", "gpu_samples")),
+)
 _IN_A_MAP = pl.col("local_rank").is_not_null() | pl.col("tp").is_not_null() | pl.col("gpu").is_not_null()
 NAMING = ("ranks", "stacks", "dump_index", "log_events", "steps")  # tables that name the host of a rank
 AGAINST_A_MAP = 2  # sources of other kinds, from which on a map is not believed
@@ -35,6 +40,7 @@ class Roster:
     attempt: int
     spellings: Mapping[str, str]  # host -> its name as a rank map spells it, where that differs
     disputed: frozenset[int] = frozenset()  # ranks that sources put on several hosts, so that none is known
+    is_measured: bool = False  # some measurement names ranks, if no trace of any
 
     @property
     def everyone(self) -> frozenset[int]:
@@ -80,11 +86,25 @@ def roster(case: Tables) -> Roster:
     with_rows = {
         table: frozenset(case.table(table).select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list()) for table in COVERED
     }
+    is_measured = any(case.table(table).filter(pl.col(column).is_not_null()).head(1).collect().height for table, column in MEASURING)
     named_logs = case.table("host_logs").select(pl.col("host").unique()).collect()["host"]
     names = frozenset(named_logs.fill_null("a host that its log does not name").to_list())
     logged = frozenset(hosts.values()) or names if named_logs.null_count() else names  # whose one is, nothing may tell
     moments = dict(last.sort("rank").iter_rows())
-    return Roster(_world_size(case, ranks), hosts, _gpus(ranks), pids, moments, with_rows, logged, "job-0", 0, _spellings(ranks), disputed)
+    return Roster(
+        _world_size(case, ranks),
+        hosts,
+        _gpus(ranks),
+        pids,
+        moments,
+        with_rows,
+        logged,
+        "job-0",
+        0,
+        _spellings(ranks),
+        disputed,
+        is_measured,
+    )
 
 
 def _where(case: Tables, ranks: pl.DataFrame) -> dict[int, set[str]]:

@@ -14,6 +14,7 @@ from _paced import noise, paced
 
 from rca.case import MemoryCase
 from rca.drills._synthetic_job import Job
+from rca.judge import judge
 from rca.questions import ask
 from rca.tables import TABLES
 from rca.types import Outcome
@@ -86,14 +87,18 @@ def test_transfers_of_many_sizes_are_compared_by_bytes_per_second() -> None:
         tables = matrix(lambda s, d, slow=slow: 3.0 if s == slow else 1.0)  # type: ignore[misc]
         size = (4096 * (1 + pl.int_range(pl.len()) % 97)).cast(pl.Int64)
         tables["transfers"] = tables["transfers"].with_columns(pl.col("transfer_s") * size / 4096, bytes=size)
-        assert [(f.sign, f.ranks) for f in asked(tables).findings] == ([("hot_source", (2,))] if slow else [])
+        assert [(f.sign, f.ranks) for f in asked(tables).findings] == [("hot_source", (2,)) if slow else ("too_few", ())]
 
 
 def test_pairs_without_others_of_their_kind_were_not_looked_at() -> None:
     ring = matrix(lambda s, d: 3.0 if s == 3 else 1.0)
     ring["transfers"] = ring["transfers"].filter(pl.col("dst_rank") == (pl.col("src_rank") + 1) % 8)
-    assert asked(ring).status == "blind"
+    (told,) = asked(ring).findings
+    assert (told.sign, told.ranks) == ("too_few", ())
+    assert "32 transfers between 8 ranks were read, but 2 of 8 pairs of ranks have no three others of their kind" in told.says
     assert asked({"ranks": hosts(8)}).status == "blind"
+    judgement = judge(MemoryCase({"evidence": EVIDENCE, "transfers": ring["transfers"]}))
+    assert (judgement.is_blind, judgement.verdict.cause) == (False, "unknown"), "it was read: too few is no lack of evidence"
 
 
 @pytest.mark.parametrize("late", [None, 8])

@@ -6,6 +6,7 @@ import pytest
 
 from rca.analyses._slurm_tasks import with_ranks
 from rca.case import MemoryCase
+from rca.judge import judge
 from rca.questions import ask
 from rca.tables import TABLES
 
@@ -124,6 +125,20 @@ KILLED = says("slurm_task_exit", "srun: error: host-d: tasks 24-31: Killed")
             "task_killed",
             ("host-d",),
         ),
+        ([KILLED, says("slurm_task_exit", "srun: error: host-b: tasks 8-15: Killed")], "task_killed", ()),  # at about the same time
+        (
+            [KILLED, BY_SRUN, says("slurm_task_exit", "srun: error: host-b: tasks 8-15: Killed")],
+            "task_killed",
+            ("host-d",),
+        ),
+        (
+            [
+                says("slurm_task_exit", "srun: error: host-d: task 3: Bus error"),
+                says("slurm_task_exit", "srun: error: host-a: task 0: Killed"),
+            ],
+            "task_bus_error",
+            ("host-d",),
+        ),
         ([says("slurm_task_exit", "srun: error: host-d: task 3: Segmentation fault (core dumped)")], "task_crashed", ("host-d",)),
         ([says("slurm_task_exit", "srun: error: host-d: task 3: Bus error")], "task_bus_error", ("host-d",)),
         ([says("slurm_cancelled", CANCELLED), KILLED], None, ()),  # ordered
@@ -138,3 +153,14 @@ def test_slurm_tells_a_lost_node_or_the_first_task_that_ended_without_a_map(
     rows = [{"evidence_id": "slurm", "record": f"L{n}", **line} for n, line in enumerate(lines, 1)]
     found = ask(MemoryCase({"log_events": TABLES["log_events"].rows(rows)}), "slurm_ends").findings
     assert [(f.sign, f.hosts, f.ranks) for f in found] == ([(sign, hosts, ())] if sign else [])
+
+
+@pytest.mark.parametrize(
+    ("death", "cause"), [("Killed", "process_killed"), ("Segmentation fault", "user_exception"), ("Bus error", "storage_stall")]
+)
+def test_one_end_that_srun_tells_names_its_host_and_the_cause_with_modest_certainty(death: str, cause: str) -> None:
+    line = {"evidence_id": "slurm", "record": "L1", **says("slurm_task_exit", f"srun: error: host-d: task 3: {death}")}
+    verdict = judge(MemoryCase({"log_events": TABLES["log_events"].rows([line])})).verdict
+    assert (verdict.cause, verdict.ranks, verdict.hosts) == (cause, (), ("host-d",))
+    assert 0.5 < verdict.probability < 0.75
+    assert f"{cause.replace('_', ' ')} on host-d: " in verdict.summary

@@ -6,7 +6,8 @@
    slow ones made it so.
 3. Nearly all cells of a row hot: the source's sending side. Of a column: the destination's receiving side. A single cell: that connection, and
    either end or what lies between them may be it, so nobody is accused. A rank whose row has one cell only has but that one connection.
-4. Much of the matrix hot is the fabric, or ranks of another kind: nobody is accused.
+4. A table of transfers in which too few are of one kind and size to be compared is told as read, and accuses nobody.
+5. Much of the matrix hot is the fabric, or ranks of another kind: nobody is accused.
 
 After C4D (HPCA'25): hot cell, hot row, hot column.
 """
@@ -19,11 +20,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final
 
+import polars as pl
+
 from rca.analyses._layout import hosts
 from rca.analyses._transfer_pairs import READS, Cell, cells, ranks_in
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
-from rca.types import Finding, Sign, Tables
+from rca.types import Cite, Finding, Sign, Tables
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
@@ -35,6 +38,7 @@ SIGNS = {
     "hot_connection": Sign("transfers", ("network_fault", "unknown")),
     "hot_link_inside": Sign("transfers", ("nvlink_fault", "unknown")),
     "hot_everywhere": Sign("mention", (), is_note=True),
+    "too_few": Sign("mention", ()),
 }
 
 HOT: Final = 1.5  # times the transfers of others: a port or lane of two that is lost doubles them
@@ -51,11 +55,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
     """A finding per slow side or connection. NotEnoughEvidence where too few pairs were timed."""
     matrix, left_out = cells(case)
     if not matrix:
-        raise NotEnoughEvidence("no transfers of one kind between at least four pairs of ranks are timed")
+        return _too_few(case, "no transfers of one kind between at least four pairs of ranks are timed")
     hot = _hot(matrix)
     if not hot and left_out:
-        raise NotEnoughEvidence(
-            f"{left_out} of {left_out + len(matrix)} pairs of ranks have no three others of their kind to be compared with"
+        return _too_few(
+            case, f"{left_out} of {left_out + len(matrix)} pairs of ranks have no three others of their kind to be compared with"
         )
     if not hot:
         return ()
@@ -71,6 +75,19 @@ def analyse(case: Tables) -> Sequence[Finding]:
         left = [cell for cell in left if getattr(cell, side) not in lines]
     ends = {(min(cell.src, cell.dst), max(cell.src, cell.dst)): cell for cell in reversed(_worst(left))}  # of both directions the worse
     return [*found, *(_connection(cell, [c for c in left if {c.src, c.dst} == {*pair}], where) for pair, cell in sorted(ends.items()))]
+
+
+def _too_few(case: Tables, why: str) -> Sequence[Finding]:
+    """What is said of a table of transfers that was read; NotEnoughEvidence where there is none: other sources time transfers beside."""
+    told = case.table("transfers").filter(pl.all_horizontal(pl.col("src_rank", "dst_rank", "transfer_s").is_not_null()))
+    rows = told.select("src_rank", "dst_rank", "transfer_s", "evidence_id", "record").collect()
+    if not rows.height:
+        raise NotEnoughEvidence(why)
+    ranks = set(rows["src_rank"]) | set(rows["dst_rank"])
+    says = f"{rows.height:,} transfers between {len(ranks)} rank{'s' if len(ranks) > 1 else ''} were read, but {why}"
+    src, dst, seconds, id_, record = rows.row(0)
+    cite = Cite("transfers", id_, "", record, f"{src} -> {dst}: {seconds:.3g} s")
+    return [Finding("delay_matrix", "too_few", says, scope="transfers", numbers={"transfers": rows.height}, cites=(cite,))]
 
 
 def _hot(matrix: Sequence[Cell]) -> list[Cell]:

@@ -3,7 +3,8 @@
 1. A node that srun or salloc says failed is lost, and is named; a step that slurmstepd ended because of a node failure lost one that is not
    told: the host in that line is where the step ran. Where ranks of that host are known, `process_death` tells it.
 2. Else the first task that srun says a signal ended is the first death: srun ends all others behind it. The host is named; the number may be
-   that of a launcher (`_slurm_tasks`), so no rank is.
+   that of a launcher (`_slurm_tasks`), so no rank is. One signal is little to tell why, and where tasks of several hosts end alike before srun
+   began to end any, which was first is only the order in which srun heard of them: then no host is named either.
 3. Ends behind an order to stop, and where a log tells a first fault of its own, are left to those who read that.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, cite_line
@@ -31,6 +32,7 @@ _NODE: Final = re.compile(r"(?i)(?:srun|salloc): error: \*{0,3} ?node failure on
 _STEP: Final = re.compile(r"(?i)(?:cancelled|terminated) .{0,120}due to node failure")
 _TASK: Final = re.compile(r"srun: error: (?P<host>[\w.-]+): (?P<tasks>tasks? [\d,\s-]{1,400}): (?P<death>[A-Z][a-z]+(?: [a-z]+)?)")
 _DEATHS: Final = {"Killed": "task_killed", "Bus error": "task_bus_error", "Segmentation fault": "task_crashed", "Aborted": "task_crashed"}
+_BY_SRUN: Final = re.compile(r"srun: (?:Terminating |Force Terminat|error: Timed out|Job step aborted)|(?:STEP|JOB) \S+ ON \S+ CANCELLED")
 _ORDERS: Final = frozenset({"slurm_time_limit", "slurm_preempted", "slurm_requeued", "slurm_cancelled", "slurm_node_failure"})
 
 
@@ -64,13 +66,32 @@ def _ended(told: Story) -> list[Finding]:
     began = told.stop.began
     if match["death"] not in _DEATHS or (began is not None and (began.evidence_id != line.evidence_id or began.place < line.place)):
         return []
+    alike = _alike(told, line, match)
     says = f"srun says that {match['tasks']} on {match['host']} ended first: {match['death']}; which rank that is nothing tells"
-    return [_finding(_DEATHS[match["death"]], says, (match["host"],), [line])]
+    if alike:
+        says += f"; others ended alike before srun ended any ({', '.join(alike[:4])}): which was first is not certain"
+    return [_finding(_DEATHS[match["death"]], says, () if alike else (match["host"],), [line])]
+
+
+def _alike(told: Story, first: Line, match: re.Match[str]) -> list[str]:
+    """Other hosts whose tasks ended by the same signal, sorted, up to where srun itself begins to end tasks."""
+    found: set[str] = set()
+    for line in told.logs.lines:
+        if line.evidence_id != first.evidence_id or line.place <= first.place:
+            continue
+        if line.signature in _ORDERS or _BY_SRUN.search(line.text):
+            break
+        other = _TASK.search(line.text)
+        if other and other["death"] == match["death"]:
+            found.add(other["host"])
+    return sorted(found - {match["host"]})
 
 
 def _finding(sign: str, says: str, hosts: tuple[str, ...], lines: Sequence[Line]) -> Finding:
     candidates: list[int] = []
-    numbers = {"failed_at": iso(next((x.at for x in lines if x.at is not None), None)), "candidates": candidates}
+    numbers: dict[str, Any] = {"failed_at": iso(next((x.at for x in lines if x.at is not None), None)), "candidates": candidates}
+    if sign != "node_failed" and hosts:
+        numbers["names_host"] = True  # the one place that is told, whatever the cause
     return Finding("slurm_ends", sign, says, hosts=hosts, scope=f"{hosts}", numbers=numbers, cites=tuple(map(cite_line, lines))[:6])
 
 
