@@ -4,7 +4,8 @@
    `collective_seq_id`. The minority is odd. Shapes are compared only for operations that need them equal.
 2. Two members cannot outvote each other, and a peer's dump may be missing. So the ranks that ran the same program until the last
    collective that all of them made (the anchor) are sisters; the first place where one rank's calls in a kind of group part from its
-   sisters' names it, and says whether it skipped a call, added one, or called something else.
+   sisters' names it, and says whether it skipped a call, added one, or called something else. Not where all members of its group called the same
+   there: stages of a pipeline end their last step by different calls.
 3. Equal calls hide a gap in the order inside one kind, so the order across kinds is compared too, where somebody waits: a rank that is
    awaited at a call, but has made a later one that all its sisters made only after it, skipped it; a rank alone at a call, where its
    sisters went on to another kind instead, added it.
@@ -229,16 +230,28 @@ def _against_sisters(tail: _Tail, waits: Waits) -> list[Finding]:
     rows = tail.rows.join(start.select("rank", pl.col("record_id").alias("start")), on="rank", how="inner").with_columns(
         pl.col("group_id").str.extract(r"^([^:?]*)").alias("kind")
     )
-    later = rows.filter(pl.col("record_id") > pl.col("start")).group_by("rank", "kind", maintain_order=True).agg("record_id", "content")
+    node = ("group_id", "collective_seq_id")
+    agreed = (pl.len().over(node) > 1) & (pl.col("content").n_unique().over(node) == 1)
+    later = (
+        rows.with_columns(agreed=agreed)
+        .filter(pl.col("record_id") > pl.col("start"))
+        .group_by("rank", "kind", maintain_order=True)
+        .agg("record_id", "content", "agreed")
+    )
     cut = _cut_kinds(rows)
     orders: dict[int, dict[str, list[int]]] = {rank: {} for rank in start["rank"].to_list()}
     contents: dict[int, dict[str, list[int]]] = {rank: {} for rank in orders}
-    for rank, kind, order, content in later.iter_rows():
+    settled: dict[int, dict[str, list[bool]]] = {rank: {} for rank in orders}  # whether the members of the group agree there
+    for rank, kind, order, content, agrees in later.iter_rows():
         if kind not in cut:
-            orders[rank][kind], contents[rank][kind] = order, content
+            orders[rank][kind], contents[rank][kind], settled[rank][kind] = order, content, agrees
     found: dict[int, Finding] = {}
     for sisters in _classes(rows):
-        steps = (_parting(sisters, orders, contents, tail), _skipped(sisters, orders, waits, tail), _added(sisters, orders, waits, tail))
+        steps = (
+            _parting(sisters, orders, contents, settled, tail),
+            _skipped(sisters, orders, waits, tail),
+            _added(sisters, orders, waits, tail),
+        )
         for finding in (f for step in steps for f in step):
             found.setdefault(finding.ranks[0], finding)
     return list(found.values())
@@ -292,20 +305,25 @@ def _is_longer_look(longer: _Program, shorter: _Program) -> bool:
     return len(shorter) >= max(MIN_LOOK, MIN_OVERLAP * len(longer)) and longer[-len(shorter) :] == shorter
 
 
-def _parting(sisters: Sequence[int], orders: Later, contents: Later, tail: _Tail) -> list[Finding]:
+def _parting(
+    sisters: Sequence[int], orders: Later, contents: Later, settled: Mapping[int, Mapping[str, Sequence[bool]]], tail: _Tail
+) -> list[Finding]:
     """The first place where one sister's calls in a kind of group part from what most sisters called there."""
     found: dict[int, Finding] = {}
     for kind in sorted({k for rank in sisters for k in contents[rank]}):
         lists = {rank: contents[rank].get(kind, ()) for rank in sisters}
         if len({tuple(v) for v in lists.values()}) == 1:
             continue  # all alike
+        elsewhere: set[int] = set()  # ranks that go on as their group does, which is not as most sisters do
         for place in range(max(map(len, lists.values()))):
-            here = {rank: v[place] for rank, v in lists.items() if len(v) > place and rank not in found}
+            here = {rank: v[place] for rank, v in lists.items() if len(v) > place and rank not in found and rank not in elsewhere}
             most, votes = _majority(list(here.values()))
             if most is None:
                 break
             for rank, content in here.items():
-                if content != most:
+                if content != most and settled[rank][kind][place]:
+                    elsewhere.add(rank)
+                elif content != most:
                     peer = next(r for r, c in here.items() if c == most)
                     sign = _sign(lists[rank], place, most, _next(lists, place, most))
                     call, due = tail.call(rank, orders[rank][kind][place]), tail.call(peer, orders[peer][kind][place])
