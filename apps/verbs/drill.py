@@ -17,6 +17,7 @@ __all__ = ["arguments", "run"]
 PACKAGE = "rca.drills"
 SMALL = {"buffer_entries": 48, "json_rounds": 1}  # eight ranks then fit into 300 kB
 SMALL_GOING_ON = SMALL | {"num_rounds": 2, "round_gap_s": 1.0, "json_rounds": 0}  # its timings grow while it is looked at
+RANKS = 8  # of a simulated job
 USUAL = {"tp": 2, "pp": 2, "dp": 2}
 ROW = "{fault:19} {seed:>4}  {view:15}{mark:6}{ranks:22}{cause:48}{layer:28}{action:24}{p:>5} {seconds:>7}"
 
@@ -34,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_parser.add_argument("--neutral", action="store_true", help="take this machine's paths out, to publish it")
     run_parser.add_argument("--job-dir", type=Path, metavar="DIR", help="an empty folder for the training program")
     run_parser.add_argument("--simulated", action="store_true", help="write the evidence of a simulated kind; nothing is started")
-    run_parser.add_argument("--ranks", type=int, default=8, metavar="N", help="size of a simulated job (default 8)")
+    run_parser.add_argument("--ranks", type=int, metavar="N", help=f"size of a simulated job (default {RANKS})")
     campaign = actions.add_parser("campaign", help="play many drills, diagnose each, print truth against verdict")
     campaign.add_argument(
         "--out", type=Path, default=Path("campaign"), metavar="DIR", help="captures or rows, and campaign.json (default: campaign)"
@@ -98,6 +99,8 @@ def _drill(args: argparse.Namespace, fault: str, seed: int, **more: Any) -> Dril
 def _demand_live(args: argparse.Namespace) -> None:
     from rca.errors import UsageError
 
+    if args.ranks is not None:
+        raise UsageError("--ranks is of simulated drills: a live one has as many as its --tp, --pp and --dp")
     if not args.live:
         raise UsageError("a drill starts a real job on this machine: add --live if that is what you want")
 
@@ -116,9 +119,29 @@ def _run_simulated(args: argparse.Namespace) -> int:
     """Writes the evidence that a campaign with this kind, size and seed has judged."""
     from apps.campaigns import write_incident
 
-    written = write_incident(_kind(args.fault), args.ranks, args.seed, args.out)
+    kind, ranks = _kind(args.fault), RANKS if args.ranks is None else args.ranks
+    _refuse_live_options(args, kind, ranks)
+    written = write_incident(kind, ranks, args.seed, args.out)
     _print(f"{args.out}: {written}")
     return 0
+
+
+def _refuse_live_options(args: argparse.Namespace, kind: str, ranks: int) -> None:
+    """A simulated job has the layout that its seed draws of those of its size, and no process: no option that says otherwise is passed over."""
+    from rca.drills._campaign_plan import layout_text
+    from rca.drills.simulated import layouts
+    from rca.errors import UsageError
+
+    if asked := [f"--{axis}" for axis in USUAL if getattr(args, axis) is not None]:
+        known = "; ".join(sorted({layout_text(world) for world in layouts(kind) if world.world_size == ranks}))
+        sizes = ", ".join(map(str, sorted({world.world_size for world in layouts(kind)})))
+        raise UsageError(
+            f"{', '.join(asked)}: of live drills; the layout of a simulated {kind} is drawn by --seed, "
+            + (f"of {ranks} ranks among {known}" if known else f"and there is none of {ranks} ranks: choose of {sizes}")
+        )
+    given = {"--live": args.live, "--small": args.small, "--neutral": args.neutral, "--job-dir": args.job_dir is not None}
+    if strange := [name for name, is_given in given.items() if is_given]:
+        raise UsageError(f"{', '.join(strange)}: of live drills, which --simulated is none of")
 
 
 def _simulated_campaign(args: argparse.Namespace) -> int:

@@ -111,9 +111,26 @@ def test_a_campaign_judges_captures_that_are_there_already(tmp_path: Path, capsy
         (("--calibrate", "--kinds", "gpu_lost"), "none of these kinds is for the fit"),
         (("--live", "--faults", "flood"), "no drill is called 'flood'"),
         (("--live", "--views", "sideways"), "no view is called 'sideways'"),
+        (("--live", "--faults", "rank_killed", "--ranks", "8"), "--ranks is of simulated drills"),
     ],
 )
 def test_a_campaign_that_cannot_be_meant_starts_nothing(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         verb.run(parse("campaign", "--out", str(tmp_path / "out"), *words))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--simulated", "--tp", "3"), "--tp: of live drills; .* of 8 ranks among .*tp2 dp4"),
+        (("--simulated", "--ranks", "64", "--dp", "2", "--pp", "3"), "--pp, --dp: of live drills; .* of 64 ranks among .*tp8 dp8"),
+        (("--simulated", "--ranks", "7", "--tp", "2"), "none of 7 ranks: choose of 8, 16"),
+        (("--simulated", "--small", "--neutral"), "--small, --neutral: of live drills"),
+        (("--live", "--ranks", "16"), "--ranks is of simulated drills"),
+    ],
+)
+def test_an_option_of_the_other_kind_of_drill_is_never_passed_over(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        verb.run(parse("run", "rank_killed", "--out", str(tmp_path / "out"), *words))
     assert not (tmp_path / "out").exists()
