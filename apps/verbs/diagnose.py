@@ -7,8 +7,11 @@ printed as soon as their headers and the deciding ranks are read; the rest is th
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from apps.site import EVIDENCE, option
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from rca.judge import Judgement
 
 __all__ = ["arguments", "exit_code", "run"]
+
+_PATH: Final = re.compile(r"\bPATH\b")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +45,14 @@ def run(args: argparse.Namespace) -> int:
         early = session.triage() if args.fast or not args.json else None
         if early is not None and args.fast:
             timing = {"build_s": 0.0, "diagnose_s": session.diagnose_s}
-            write([to_json(diagnosis_document(early, [], timing))] if args.json else diagnosis_lines(early, [], is_why_told=args.why))
+            write(
+                [to_json(diagnosis_document(early, [], timing))]
+                if args.json
+                else _pasted(diagnosis_lines(early, [], is_why_told=args.why), args.path)
+            )
             return exit_code(early)
         if early is not None:
-            write([*diagnosis_lines(early, []), ""])
+            write([*_pasted(diagnosis_lines(early, []), args.path), ""])
             sys.stderr.write("rca: that is the early answer, from the headers and the deciding ranks; reading the rest to confirm it\n")
         case = session.case()
         try:
@@ -59,10 +68,17 @@ def run(args: argparse.Namespace) -> int:
             count = len(session.inventory.sources) + len(session.inventory.unreadable)
             write(blind_lines(args.path, count, kinds, [(one.path, one.why) for one in session.inventory.unreadable]))
         elif early is None or _answer(early) != _answer(judgement):
-            write([*(["Corrected by the full read:"] if early else []), *diagnosis_lines(judgement, skips, is_why_told=args.why)])
+            told = _pasted(diagnosis_lines(judgement, skips, is_why_told=args.why), args.path)
+            write([*(["Corrected by the full read:"] if early else []), *told])
         else:
-            write(["Confirmed by the full read.", *(decision_lines(judgement.advice) if args.why else [])])
+            write(["Confirmed by the full read.", *(_pasted(decision_lines(judgement.advice), args.path) if args.why else [])])
         return exit_code(judgement)
+
+
+def _pasted(lines: Sequence[str], path: str) -> list[str]:
+    """Commands of rca with the place that was asked about in them, so that they can be pasted; JSON keeps `PATH`."""
+    place = shlex.quote(path)
+    return [_PATH.sub(lambda _: place, line) if line.startswith("  $ rca ") else line for line in lines]
 
 
 def _answer(judgement: Judgement) -> tuple[object, ...]:

@@ -41,6 +41,8 @@ def slow_tax(findings: Sequence[Finding], ranks: Sequence[int], step_s: float | 
         if f.sign not in ("slow_compute", "slow_host", LITTLE) or set(f.ranks) != set(ranks) or not own or others is None or own <= others:
             continue
         excess = own - others
+        if (tax := f.numbers.get("tax")) is not None:
+            return tax, f"{excess:.3g} s of each step, which is {100 * tax:.1f} % of it"
         if step_s is not None and step_s >= own:
             return excess / step_s, f"{excess:.3g} s of each step of {step_s:.3g} s"
         return excess / own, f"at most: {excess:.3g} s of {own:.3g} s of its own computation; the whole step is not told or shorter"
