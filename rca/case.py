@@ -21,7 +21,8 @@ import polars as pl
 
 from rca import __version__, belonging, catalogues, topology
 from rca.errors import CaseError, UnwritableCase
-from rca.reading import Originals, Parts, Progress, Reading, collectors, read_source, readings_frame, without_gc
+from rca.memory import without_gc
+from rca.reading import Originals, Parts, Progress, Reading, collectors, read_source, readings_frame
 from rca.sources import WORKSPACE, Inventory
 from rca.tables import TABLES
 from rca.topology import Hint

@@ -1,11 +1,12 @@
-"""A bound on what a process may take: evidence may claim any size, one opcode of a pickle 64 GB."""
+"""A bound on what a process may take: evidence may claim any size, one opcode of a pickle 64 GB. And work without the cycle collector."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["PER_BYTE", "memory_limit"]
+__all__ = ["PER_BYTE", "memory_limit", "without_gc"]
 
 PER_BYTE = 40  # bytes that a reader may use for every byte of a file: a dump takes 7-8 times its size as Python objects (measured)
 
@@ -30,3 +31,16 @@ def memory_limit(num_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def without_gc() -> Iterator[None]:
+    """Work that builds millions of objects in which there are no cycles: reading takes seven times as long with the collector on, as they all
+    die young; the analyses of 16,384 ranks a tenth longer, as they all stay (measured)."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

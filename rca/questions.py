@@ -11,6 +11,7 @@ import polars as pl
 
 from rca import plugins
 from rca.errors import CaseError, NotEnoughEvidence
+from rca.memory import without_gc
 from rca.tables import TABLES
 from rca.types import Cite, Finding, Outcome, Tables, Verdict
 
@@ -34,7 +35,8 @@ def ask(case: Tables, name: str) -> Outcome:
     if empty:
         return Outcome(name, "blind", f"no rows in {', '.join(empty)}")
     try:
-        findings = sorted(analysis.analyse(case), key=lambda f: f.id)
+        with without_gc():
+            findings = sorted(analysis.analyse(case), key=lambda f: f.id)
     except NotEnoughEvidence as error:
         return Outcome(name, "blind", str(error))
     except CaseError:

@@ -5,10 +5,8 @@ This is one of the two places that catch broadly: whatever a reader does with ho
 
 from __future__ import annotations
 
-import gc
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from rca.memory import PER_BYTE, memory_limit
 from rca.tables import TABLES
 from rca.types import Collector, Skip, Source
 
-__all__ = ["Originals", "Parts", "Reading", "claimants", "collectors", "read_source", "without_gc"]
+__all__ = ["Originals", "Parts", "Reading", "claimants", "collectors", "read_source"]
 
 BATCH_ROWS = 200_000  # rows held in memory before they go to disk: ~60 MB of calls
 MEMORY_FLOOR_BYTES = 1 << 30  # that a reader may use whatever the size of its file
@@ -167,18 +165,6 @@ def collectors() -> dict[str, Collector]:
     from typing import cast
 
     return {name: cast("Collector", plugins.load("collectors", name)) for name in plugins.names("collectors")}
-
-
-@contextmanager
-def without_gc() -> Iterator[None]:
-    """Reading builds millions of objects that all die young: with the cycle collector on it takes seven times as long (measured)."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def claimants(source: Source, known: dict[str, Collector]) -> tuple[list[str], str | None]:

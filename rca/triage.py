@@ -18,7 +18,8 @@ from rca.analyses._waits import build_waits
 from rca.case import MemoryCase, frames_of, link
 from rca.decision.history import NO_HISTORY, History
 from rca.judge import Judgement, judge
-from rca.reading import Originals, Parts, Reading, collectors, read_source, without_gc
+from rca.memory import without_gc
+from rca.reading import Originals, Parts, Reading, collectors, read_source
 from rca.sources import Inventory
 from rca.tables import TABLES
 from rca.types import Source

@@ -80,11 +80,11 @@ def _ended(case: Tables, calls: pl.DataFrame) -> pl.DataFrame:
     Parts of a batch of transfers never get times; the batch has them.
     """
     seen = pl.col("completed").is_not_null().any().over("rank")
-    calls = calls.filter(~(seen & pl.col("is_p2p") & pl.col("completed").is_null() & pl.col("started").is_null()))
-    where = hosts(case)
-    host = pl.col("rank").replace_strict(where, default=None, return_dtype=pl.String)
-    blind = calls.filter(~seen).with_columns(host=host)
+    calls = calls.with_columns(seen=seen)
+    calls = calls.filter(~(pl.col("seen") & pl.col("is_p2p") & pl.col("completed").is_null() & pl.col("started").is_null()))
+    blind = calls.filter(~pl.col("seen"))
     if blind.height:
+        blind = blind.with_columns(host=pl.col("rank").replace_strict(hosts(case), default=None, return_dtype=pl.String))
         members = case.table("groups").group_by("group_id").agg(pl.col("size").max()).collect()
         met = blind.filter(~pl.col("is_p2p")).group_by("group_id", "seq").agg(
             pl.col("created").max().alias("last"), pl.col("host").n_unique().alias("hosts"), pl.col("host").null_count().alias("unknown"),
@@ -164,8 +164,8 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
 def _transfers(case: Tables, calls: pl.DataFrame) -> pl.DataFrame:
     sizes = case.table("groups").group_by("group_id").agg(pl.col("size").max()).collect()
     timed = calls.lazy().filter(pl.col("is_timed") & ~pl.col("is_p2p") & (pl.col("end") >= pl.col("start")))
-    took = timed.group_by("group_id", "kind", "seq").agg(
-        (pl.col("end") - pl.col("start")).min().alias("transfer_s"), pl.col("start").max(), pl.col("op", "sizes").min(), pl.len().alias("n")
-    ).collect()  # fmt: skip
+    spent = (pl.col("end") - pl.col("start")).min().alias("transfer_s")
+    told = (pl.col("kind").first(), spent, pl.col("start").max(), pl.col("op", "sizes").min(), pl.len().alias("n"))
+    took = timed.group_by("group_id", "seq").agg(told).collect()
     took = took.join(sizes, on="group_id", how="left").filter(pl.col("n") == pl.col("size"))
     return took.select("group_id", "kind", "op", "sizes", "seq", "transfer_s", "start").sort("group_id", "seq")

@@ -106,15 +106,15 @@ def main_views(case: Tables) -> dict[int, list[View]]:
         .collect()
     )
     found: dict[int, list[View]] = defaultdict(list)
-    for r in rows.iter_rows(named=True):
-        found[r["rank"]].append(
-            View(
-                r["rank"], r["sample"] or 0, r["host"], r["pid"], tuple(r["frames"] or ()), r["stack_id"], r["leaf"],
-                tuple(r["shown"] or (r["frames"] or ())[:3]), r["activity"] or "unknown",
-                r["wait_kind"] or "unknown", r["lines"] or "", r["is_active"], r["owns_gil"], r["dump_status"] or "ok", r["evidence_id"], r["record"],
-                r["noted_at"] or r["sampled_at"], r["num_switches"], r["cpu_s"],
-            )
-        )  # fmt: skip
+    told = rows.select(
+        "rank", pl.col("sample").fill_null(0), "host", "pid", "frames", "stack_id", "leaf", "shown",
+        pl.col("activity", "wait_kind").replace("", None).fill_null("unknown"), pl.col("lines").fill_null(""), "is_active", "owns_gil",
+        pl.col("dump_status").replace("", None).fill_null("ok"), "evidence_id", "record",
+        pl.coalesce("noted_at", "sampled_at"), "num_switches", "cpu_s",
+    )  # fmt: skip
+    for rank, sample, host, pid, inner, stack_id, leaf, shown, *rest in told.iter_rows():
+        of = tuple(inner or ())
+        found[rank].append(View(rank, sample, host, pid, of, stack_id, leaf, tuple(shown or of[:3]), *rest))
     return {rank: _sharpened(views) for rank, views in found.items()}
 
 

@@ -207,15 +207,18 @@ def _add_failed(
     dumped: frozenset[int],
 ) -> None:
     """A rank whose last call of a group is put away although a dumped member never made it: the call failed, the rank waited there."""
+    free = ends.filter(~pl.col("rank").is_in(list(first)))
     least = {  # group -> the two dumped members that came least far, and how far: one of them may be the rank that is looked at
-        group: nsmallest(2, ((enqueued[rank, group], rank) for rank in ranks & dumped if (rank, group) in enqueued))
-        for group, ranks in members.items()
+        group: nsmallest(
+            2, ((enqueued[rank, group], rank) for rank in members.get(group, frozenset()) & dumped if (rank, group) in enqueued)
+        )
+        for group in free["group_id"].fill_null("?").unique().to_list()
     }
     failed: dict[int, int] = {}  # rank -> row
-    for place, (rank, group, seq) in enumerate(ends.select("rank", "group_id", "collective_seq_id").iter_rows()):
-        if rank not in first and rank not in failed and any(made < seq for made, other in least.get(group or "?", ()) if other != rank):
+    for place, (rank, group, seq) in enumerate(free.select("rank", "group_id", "collective_seq_id").iter_rows()):
+        if rank not in failed and any(made < seq for made, other in least.get(group or "?", ()) if other != rank):
             failed[rank] = place
-    first |= {call.rank: call for call in _calls(ends[list(failed.values())])}
+    first |= {call.rank: call for call in _calls(free[list(failed.values())])}
 
 
 def _late_members(waits: Waits, call: Call, finished: Mapping[tuple[int, str], int]) -> tuple[frozenset[int], frozenset[int]]:

@@ -85,13 +85,15 @@ def _groups(told: Sequence[Replicas], rows: pl.DataFrame) -> tuple[list[Replicas
     """Replicas that started alike, and why others cannot be compared ("" = all can)."""
     found: list[Replicas] = []
     never: list[Replicas] = []
-    for group in told or [Replicas(tuple(rows["rank"].unique().sort()), 0)]:
-        own = rows.filter(pl.col("rank").is_in(group.ranks))
-        seen = own.group_by("step").agg(pl.len().alias("n")).filter(pl.col("n") == pl.col("n").max()).sort("step").head(START)
-        start = own.join(seen, on="step", how="semi").group_by("rank").agg(pl.col("param_checksum").sort_by("step"))
-        alike: dict[tuple[str, ...], list[int]] = {}
-        for rank, values in start.sort("rank").iter_rows():
-            alike.setdefault(tuple(values), []).append(rank)
+    groups = told or [Replicas(tuple(rows["rank"].unique().sort()), 0)]
+    own = rows.join(_places(groups), on="rank")
+    seen = own.group_by("place", "step").agg(pl.len().alias("n")).filter(pl.col("n") == pl.col("n").max().over("place"))
+    seen = seen.sort("step").group_by("place", maintain_order=True).head(START)
+    start = own.join(seen, on=["place", "step"], how="semi").group_by("place", "rank").agg(pl.col("param_checksum").sort_by("step"))
+    starts: list[dict[tuple[str, ...], list[int]]] = [{} for _ in groups]
+    for place, rank, values in start.sort("place", "rank").iter_rows():
+        starts[place].setdefault(tuple(values), []).append(rank)
+    for group, alike in zip(groups, starts, strict=True):
         same = [Replicas(tuple(ranks), group.size or len(ranks)) for ranks in alike.values() if len(ranks) > 1]
         found += same
         if len(alike) != 1 or not same:
@@ -110,10 +112,14 @@ def _reached(case: Tables) -> dict[int, int]:
 
 def _differing(groups: Sequence[Replicas], rows: pl.DataFrame) -> list[Replicas]:
     """Groups whose replicas differ at some step: few, and only these are looked at closely."""
-    told = [(place, rank) for place, group in enumerate(groups) for rank in group.ranks]
-    of = pl.DataFrame(told, schema={"place": pl.Int64, "rank": pl.Int64}, orient="row")
-    values = rows.join(of, on="rank").group_by("place", "step").agg(pl.col("param_checksum").n_unique())
+    values = rows.join(_places(groups), on="rank").group_by("place", "step").agg(pl.col("param_checksum").n_unique())
     return [groups[place] for place in values.filter(pl.col("param_checksum") > 1)["place"].unique().sort()]
+
+
+def _places(groups: Sequence[Replicas]) -> pl.DataFrame:
+    """place (of the group in the list), rank."""
+    told = [(place, rank) for place, group in enumerate(groups) for rank in group.ranks]
+    return pl.DataFrame(told, schema={"place": pl.Int64, "rank": pl.Int64}, orient="row")
 
 
 def _split(group: Replicas, rows: pl.DataFrame, reached: Mapping[int, int]) -> _Split | None:
