@@ -20,7 +20,7 @@ LOOP = tuple(reversed(ROOT))
 
 def views(**own: object) -> dict[int, list[View]]:
     """Four ranks: rank 2 apart, the others at one line of their own."""
-    apart = replace(VIEW, rank=2, frames=("borrow (pool.py)", *ROOT), leaf="pool:borrow", **{"stack_id": "own", **own})  # type: ignore[arg-type]
+    apart = replace(VIEW, rank=2, leaf="pool:borrow", **{"frames": ("borrow (pool.py)", *ROOT), "stack_id": "own", **own})  # type: ignore[arg-type]
     return {rank: [apart if rank == 2 else replace(VIEW, rank=rank)] for rank in range(4)}
 
 
@@ -45,3 +45,17 @@ def test_nothing_is_said_of_several_or_where_the_others_name_their_wait() -> Non
     assert awaited_place([replace(ACCUSED, sign="tie", ranks=())], views(), LOOP) == []
     told = {rank: [replace(v, wait_kind="collective") if rank != 2 else v for v in each] for rank, each in views().items()}
     assert awaited_place([ACCUSED], told, LOOP) == []
+
+
+@pytest.mark.parametrize(
+    ("outer", "sign"), [(("train (train.py)", "run (train.py)", "main (train.py)"), "awaited_in_saver"), (("main (train.py)",), None)]
+)
+def test_what_is_called_beside_the_step_is_in_the_loop_too(outer: tuple[str, ...], sign: str | None) -> None:
+    step = ("main (train.py)", "run (train.py)", "train (train.py)", "step (train.py)")  # where most calls are made
+    others = {
+        rank: [replace(v, frames=("norm (clip.py)", *reversed(step))) for v in each]
+        for rank, each in views(frames=("write (save.py)", *outer), activity="checkpoint").items()
+        if rank != 2
+    }
+    told = others | {2: views(frames=("write (save.py)", *outer), activity="checkpoint")[2]}
+    assert [f.sign for f in awaited_place([ACCUSED], told, step)] == ([sign] if sign else [])

@@ -5,10 +5,11 @@ The recorder says who is awaited; so one sample of that rank tells why it does n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, seen
+from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, seen, shared
 from rca.types import Finding, Sign
 
 __all__ = ["SIGNS", "awaited_place"]
@@ -20,6 +21,9 @@ SIGNS: Final = {
     "awaited_in_io": Sign("stack", ("storage_stall", "data_stall", "code_hang")),
 }
 TOLD_SHARE: Final = 0.5  # of the ranks seen inside a call, from which on `stack_clusters` tells the exception from the rule
+LOOP_SHARE: Final = (
+    0.6  # of the frames that lead into the loop: a save or a batch is fetched outside of the step that most calls are made in
+)
 _DOING: Final = {
     "awaited_in_code": "in code of its own",
     "awaited_in_loader": "in its data loader",
@@ -34,9 +38,9 @@ def awaited_place(found: Sequence[Finding], all_views: Mapping[int, Sequence[Vie
     if len(accused) != 1 or len(next(iter(accused))) != 1:
         return []
     ((rank,),) = accused
-    last = {r: shown[-1] for r, views in all_views.items() if (shown := [v for v in seen(views) if in_loop(v, loop)])}
+    last = {r: shown[-1] for r, views in all_views.items() if (shown := [v for v in seen(views) if _about(v, loop)])}
     inside = sum(view.wait_kind in WAITS_FOR_OTHERS for view in last.values())
-    own = [v for v in seen(all_views.get(rank, ())) if in_loop(v, loop)]
+    own = [v for v in seen(all_views.get(rank, ())) if _about(v, loop)]
     if not own or len(last) < 2 or inside >= TOLD_SHARE * len(last) or any(v.wait_kind in (*WAITS_FOR_OTHERS, "cuda_sync") for v in own):
         return []
     view = own[-1]
@@ -47,3 +51,8 @@ def awaited_place(found: Sequence[Finding], all_views: Mapping[int, Sequence[Vie
     more = f" in each of {len(own)} samples" if len(own) > 1 and len({v.stack_id for v in own}) == 1 else ""
     says = f"rank {rank}, which the others wait for, is {_DOING[sign]}{more} ({view.leaf})"
     return [Finding("first_silent_rank", sign, says, ranks=(rank,), cites=(cite_view(view),), numbers={"leaf": view.leaf})]
+
+
+def _about(view: View, loop: Loop) -> bool:
+    """Whether a stack is inside the loop, or in what calls its body."""
+    return len(shared(tuple(reversed(view.frames)), loop)) >= math.ceil(LOOP_SHARE * len(loop))
