@@ -230,3 +230,12 @@ def test_a_hypothesis_is_no_more_than_a_hypothesis() -> None:
     """The action of the answer counts, whatever a less probable hypothesis would ask for."""
     other = Hypothesis("gpu_fault", "hardware", 0.3, (3,), ("host-b",), (), ())
     assert advised(verdict("code_hang", hypotheses=(other,))).evict_hosts == ()
+
+
+def test_an_exception_of_the_program_is_mended_where_it_was_raised() -> None:
+    frames = {"raised_at": "train_step (/app/train.py:191)", "exception": "AssertionError"}
+    told = Finding("first_exception", "raised", "rank 5 raised", ranks=(5,), numbers=frames)
+    assert advised(verdict("user_exception"), (told,)).because.startswith(
+        "the program raised in train_step (/app/train.py:191), AssertionError: mend"
+    )
+    assert advised(verdict("user_exception")).because.startswith("the fault is in the program")

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rca.analyses._faults import DEATHS, Fault, Story, story
@@ -53,6 +54,7 @@ SIGNS = {
 }
 
 MAX_CITES = 6
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|\((?:\S*/)?torch/|<frozen ")  # whose frames are no code of the job
 MAX_FRAMES = 6  # shown of a traceback
 _WHAT = {
     "gpu_memory_error": "its GPU reported an uncorrectable memory error",
@@ -93,6 +95,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
     return mentioned
 
 
+def _own_frame(frames: Sequence[str]) -> str | None:
+    """The innermost frame of the program's own code, as the traceback has it; the innermost of all where none is; None without frames."""
+    return next((frame for frame in frames if not _LIBRARY.search(frame)), frames[0] if frames else None)
+
+
 def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
     """One kind of fault: of one rank, of several that name the same sample, of nearly all, or of several nobody can tell apart."""
     logs, fault = told.logs, faults[0]
@@ -115,6 +122,7 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
     numbers = {
         "failed_at": iso(logs.moment(fault.line)),
         "exception": fault.line.exception,
+        "raised_at": _own_frame(fault.line.frames),
         "step": step if step is not None or not ranks else step_at_end(case, ranks[0]),
         "sample_ids": samples,
         "candidates": [] if ranks or told.is_everywhere else list(everybody),

@@ -104,6 +104,8 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return f"nothing points anywhere yet: while the job stands {CAPTURE}, which takes recorder dumps, logs and {ROUNDS}, and ask again"
     if CAUSES[verdict.cause].attribution == "planned" and (ended := stop_words(findings, verdict.cause)) is not None:
         return ended.then
+    if verdict.cause == "user_exception" and action == "fix_code" and (where := _raised_at(findings)):
+        return f"the program raised in {where}: mend that first, a restart meets it again; no host is to blame"
     step = first_divergence(verdict, findings)
     since = f"step {step}" if step is not None else "it"
     told = _OF_CAUSE.get(verdict.cause, _BECAUSE.get(action, "")).format(step=since, **_them(verdict))
@@ -111,6 +113,15 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         out = f"keep {', '.join(verdict.hosts)} out of use until a double run clears or proves it, and go back"
         return told.replace("go back", out, 1)
     return told
+
+
+def _raised_at(findings: Sequence[Finding]) -> str:
+    """The frame in which the first exception was raised, with its kind; "" where no log holds a traceback."""
+    told = next((f.numbers for f in findings if f.sign == "raised" and f.numbers.get("raised_at")), None)
+    if told is None:
+        return ""
+    kind = told.get("exception")
+    return f"{told['raised_at']}, {kind}" if kind else str(told["raised_at"])
 
 
 def _them(verdict: Verdict) -> dict[str, str]:
