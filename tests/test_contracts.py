@@ -344,17 +344,30 @@ def facts(findings: Sequence[Finding]) -> list[Any]:
     ]
 
 
-def shuffled(tables: Mapping[str, pl.DataFrame], seed: int) -> MemoryCase:
-    return MemoryCase({name: frame.sample(fraction=1.0, shuffle=True, seed=seed) for name, frame in tables.items()})
+# One case for all questions, as when a job is judged: what one derives (the wait graph, the logs), the next finds.
 
 
-def relabelled(tables: Mapping[str, pl.DataFrame], new: Mapping[int, int]) -> MemoryCase:
-    """The same job with its ranks renamed: in every column that holds a global rank, memberships and peers included."""
+@cache
+def known(case_name: str) -> MemoryCase:
+    return memory_case(case_name)
+
+
+@cache
+def shuffled(case_name: str, seed: int) -> MemoryCase:
+    """The same job with the rows of every table in another order."""
+    return MemoryCase({name: frame.sample(fraction=1.0, shuffle=True, seed=seed) for name, frame in frames(case_name).items()})
+
+
+@cache
+def relabelled(case_name: str, seed: int) -> tuple[MemoryCase, Mapping[int, int]]:
+    """The same job with its ranks renamed, in every column that holds a global rank, memberships and peers included; old -> new."""
+    ranks = sorted(frames(case_name)["memberships"]["rank"].unique().to_list())
+    new = dict(zip(ranks, random.Random(seed).sample(ranks, len(ranks)), strict=True))
     found = {}
-    for name, frame in tables.items():
+    for name, frame in frames(case_name).items():
         columns = [c for c in ("rank", "src", "dst") if c in frame.columns]
         found[name] = frame.with_columns(pl.col(c).replace(list(new), list(new.values())) for c in columns)
-    return MemoryCase(found)
+    return MemoryCase(found), new
 
 
 def findings_of(case: MemoryCase, name: str) -> tuple[Finding, ...]:
@@ -418,31 +431,30 @@ class TestAnalysis:
 
     @pytest.mark.parametrize("case_name", HEALTHY)
     def test_finds_nothing_in_a_healthy_job(self, name: str, case_name: str) -> None:
-        assert findings_of(memory_case(case_name), name) == ()
+        assert findings_of(known(case_name), name) == ()
 
     @pytest.mark.parametrize("case_name", FOLDERS)
     def test_order_of_rows_does_not_matter(self, name: str, case_name: str) -> None:
-        expected = facts(findings_of(memory_case(case_name), name))
+        expected = facts(findings_of(known(case_name), name))
         for seed in (1, 2):
-            assert facts(findings_of(shuffled(frames(case_name), seed), name)) == expected
+            assert facts(findings_of(shuffled(case_name, seed), name)) == expected
 
     @pytest.mark.parametrize("case_name", FOLDERS)
     def test_relabelled_ranks_give_relabelled_suspects(self, name: str, case_name: str) -> None:
-        expected = findings_of(memory_case(case_name), name)
-        ranks = sorted(frames(case_name)["memberships"]["rank"].unique().to_list())
+        expected = findings_of(known(case_name), name)
         for seed in (1, 2):
-            new = dict(zip(ranks, random.Random(seed).sample(ranks, len(ranks)), strict=True))
-            renamed = findings_of(relabelled(frames(case_name), new), name)
+            case, new = relabelled(case_name, seed)
+            renamed = findings_of(case, name)
 
             def named(findings: Sequence[Finding], as_: Mapping[int, int]) -> list[Any]:
                 return sorted((f.sign, sorted(as_[r] for r in f.ranks), sorted(as_[r] for r in f.explains), f.hosts) for f in findings)
 
-            assert named(renamed, {rank: rank for rank in ranks}) == named(expected, new)
+            assert named(renamed, {rank: rank for rank in new}) == named(expected, new)
 
     @pytest.mark.parametrize("case_name", FOLDERS)
     def test_every_finding_cites_rows_that_exist(self, name: str, case_name: str) -> None:
         tables = frames(case_name)
-        for finding in findings_of(memory_case(case_name), name):
+        for finding in findings_of(known(case_name), name):
             assert finding.cites, finding.id
             assert finding.sign in plugins.load("rca.analyses", name).SIGNS
             assert finding.analysis == name
@@ -470,7 +482,7 @@ def test_a_lost_file_is_not_blamed_on_its_rank(case_name: str, lost: str, tmp_pa
 
 def test_findings_of_one_case_have_distinct_ids() -> None:
     for case_name in FOLDERS:
-        ids = [f.id for name in ANALYSES for f in findings_of(memory_case(case_name), name)]
+        ids = [f.id for name in ANALYSES for f in findings_of(known(case_name), name)]
         assert len(set(ids)) == len(ids)
 
 
