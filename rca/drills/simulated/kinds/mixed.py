@@ -122,7 +122,7 @@ def slow_group(scene: Scene) -> None:
         or_nobody=True,
         group={"kind": "mp", "ranks": group},
         evict_hosts=hosts,
-        action=["replace", "degrade", "fix_code"],
+        action=["replace", "shrink", "degrade", "fix_code"],
     )
 
 
