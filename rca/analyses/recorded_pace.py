@@ -44,6 +44,7 @@ SLOWER: Final = 1.1  # times the first pace: what GREYHOUND verifies
 WARM_UP: Final = 1  # first iterations: allocation, compilation
 MIN_AFTER: Final = 8  # iterations behind the rise: the last ones before a death or a hang take longer as well
 MIN_BATCHES_AFTER: Final = 4  # of the Inspector, which are means already
+SHORTEST_S: Final = 0.005  # an iteration; what repeats faster is a loop over layers, and its times are those of enqueueing calls
 AGREE: Final = 0.5  # of the ranks looked at that must show the rise
 MAX_CITES: Final = 4
 
@@ -55,13 +56,17 @@ def analyse(case: Tables) -> Sequence[Finding]:
         return _written(written)
     found = _dropped(told)
     compared = compare(case, case.derive(call_times))
-    if compared.rises:
+    if compared.rises and compared.iteration_s >= SHORTEST_S:
         found.append(_late(case, compared))
     if found:
         return found
     if not told:
         raise NotEnoughEvidence(
             "no recorded calls (of dumps or NCCL's Inspector) that repeat often enough to tell an iteration: a larger TORCH_FR_BUFFER_SIZE keeps more"
+        )
+    if compared.rises:
+        raise NotEnoughEvidence(
+            f"the calls repeat every {compared.iteration_s:.2g} s: too short for a step, so who owns more of it tells of no rank"
         )
     if compared.blind:
         raise NotEnoughEvidence(f"the pace is steady; {compared.blind}")
