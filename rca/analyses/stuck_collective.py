@@ -3,7 +3,7 @@
 1. Build the wait graph. A call at which every member waits (all dumped, all in it, none through, none late) and that others wait behind,
    or that holds the whole job, is stuck.
 2. Where starts are recorded, and one member's GPU never began the call that the GPUs of all others are inside of, that GPU is held up by what it was
-   given before: it is the one.
+   given before: it is the one. So is a rank that others wait for and whose GPU never began a call in a group of its own alone.
 3. Not when the members disagree about what they called (`mismatched_collective` explains it), and not when the job still moves.
 """
 
@@ -42,7 +42,14 @@ def analyse(case: Tables) -> Sequence[Finding]:
         call = waits.first[ranks[0]]
         members = waits.members.get(call.group_id, frozenset())
         everyone = {call.src, call.dst} if call.is_p2p else set(members)
-        if set(ranks) != everyone or len(ranks) < 2 or waits.lagging[node] or call.group_id in waits.open_groups:
+        alone = (
+            len(ranks) == 1
+            and not call.is_p2p
+            and everyone == set(ranks)
+            and bool(waits.behind(ranks))
+            and _is_scheduled(case, call, ranks[0])
+        )
+        if set(ranks) != everyone or (len(ranks) < 2 and not alone) or waits.lagging[node] or call.group_id in waits.open_groups:
             continue
         contents = {(waits.first[r].op.split(" ")[0] if call.is_p2p else waits.first[r].op, waits.first[r].sizes) for r in ranks}
         if not call.is_p2p and len(contents) > 1:
@@ -55,7 +62,16 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not motion.is_known and len(held_by_any) < BLOCKED_SHARE * len(waits.read):
         few = f"{len(held_by_any)} of {len(waits.read)} ranks are inside a call that all members joined, as in any running job"
         raise NotEnoughEvidence(f"{few}; no repeated stack says whether it moved")
-    return [_finding(waits, call, ranks, held, _never_began(case, call, ranks)) for call, ranks, held in found]
+    return [
+        _finding(waits, call, ranks, held, _never_began(case, call, ranks) if len(ranks) > 1 else ranks[0]) for call, ranks, held in found
+    ]
+
+
+def _is_scheduled(case: Tables, call: Call, rank: int) -> bool:
+    """Whether the GPU of a rank has not begun its call, where the rank records when its calls begin."""
+    rows = case.table("collectives", where="is_tail").filter((pl.col("rank") == rank) & ~pl.col("is_p2p").fill_null(value=False)).collect()
+    own = rows.filter((pl.col("group_id") == call.group_id) & (pl.col("collective_seq_id") == call.seq))["state"].to_list()
+    return own == ["scheduled"] and rows["started_at"].count() > 0
 
 
 def _never_began(case: Tables, call: Call, ranks: Sequence[int]) -> int | None:
@@ -75,8 +91,9 @@ def _never_began(case: Tables, call: Call, ranks: Sequence[int]) -> int | None:
 
 def _finding(waits: Waits, call: Call, ranks: Sequence[int], held: set[int], late: int | None) -> Finding:
     if late is not None:
+        who = f"all {len(ranks)} members" if len(ranks) > 1 else f"rank {late}, its only member,"
         says = (
-            f"all {len(ranks)} members made {waits.name(call)}, and the GPU of rank {late} alone never began it: what it was given before does not "
+            f"{who} made {waits.name(call)}, and the GPU of rank {late} alone never began it: what it was given before does not "
             f"end; {len(held) - 1} other ranks wait for it"
         )
         cites = (cite_call(waits.first[late]), *(cite_call(waits.first[rank]) for rank in ranks if rank != late))
