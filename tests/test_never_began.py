@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+import polars as pl
 import pytest
 
 from rca.case import MemoryCase
@@ -11,6 +13,7 @@ from rca.questions import ask
 from rca.tables import TABLES
 
 RANKS = range(4)
+AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 def case(states: list[str]) -> MemoryCase:
@@ -48,3 +51,41 @@ def case(states: list[str]) -> MemoryCase:
 def test_the_one_gpu_that_never_began_it(states: list[str], sign: str, ranks: tuple[int, ...]) -> None:
     (finding,) = ask(case(states), "stuck_collective").findings
     assert (finding.sign, finding.ranks) == (sign, ranks)
+
+
+@pytest.mark.parametrize("state", ["scheduled", "started"])
+def test_a_gpu_that_never_began_a_call_of_its_own_keeps_the_others_waiting(state: str) -> None:
+    shared = case(["started", "scheduled", "started", "started"]).frames
+    mine = {
+        "evidence_id": "fr-1",
+        "rank": 1,
+        "backend": "nccl",
+        "group_id": "tp:1",
+        "op": "all_gather",
+        "is_p2p": False,
+        "is_retired": False,
+    }
+    own = [
+        {
+            **mine,
+            "record": "E8",
+            "record_id": 8,
+            "collective_seq_id": 2,
+            "state": "completed",
+            "started_at": AT,
+            "completed_at": AT,
+            "is_tail": True,
+        },
+        {**mine, "record": "E9", "record_id": 9, "collective_seq_id": 3, "state": state, "is_tail": True},
+    ]
+    alone = {
+        "groups": [{"evidence_id": "fr-1", "record": "E0", "group_id": "tp:1", "kind": "tp", "size": 1}],
+        "memberships": [{"evidence_id": "fr-1", "record": "E0", "rank": 1, "group_id": "tp:1", "group_rank": 0}],
+        "collectives": own,
+    }
+    later = shared["collectives"].with_columns(record_id=pl.lit(10, pl.Int64))
+    frames = {**shared, "collectives": later}
+    case_ = MemoryCase(
+        {name: pl.concat([frame, TABLES[name].rows(alone[name])]) if name in alone else frame for name, frame in frames.items()}
+    )
+    assert [(f.sign, f.ranks) for f in ask(case_, "stuck_collective").findings] == ([("never_began", (1,))] if state == "scheduled" else [])
