@@ -42,7 +42,7 @@ SIGNS = {
 MAX_CITES: Final = 6
 MAX_SAID: Final = 5  # components told one by one
 UNEXPLAINED: Final = frozenset({"crashed", "gpu_error"})  # kinds of faults that say that it broke, not what broke it
-QUIET: Final = frozenset({"train_progress", "worker_started", "worker_finished", "checkpoint_save", "checkpoint_load"})  # lines that complain of nothing
+QUIET: Final = frozenset({"train_progress", "worker_started", "worker_finished", "checkpoint_save", "checkpoint_load"})  # no complaints
 MODULE, CLIENT = "nvidia_driver", "nvidia_driver_client"
 _COMPLAINT: Final = re.compile(
     r"(?i)mismatched nccl version|nccl version mismatch|driver/library version mismatch|driver version is insufficient for cuda runtime"
