@@ -111,13 +111,13 @@ def stated(verdict: Verdict, marks: Mapping[str, str]) -> tuple[float, bool] | N
 def _evicted(truth: Mapping[str, Any], advice: Advice) -> Row:
     """Hosts told to go; of these the ones that may; how many must (where every accepted action takes them out) and are told; innocents.
 
-    Of a group that can only go whole: whether all of its hosts are told to go.
+    Of a group that goes whole, where it must go or hosts are told to: whether all of its hosts are.
     """
     may, named = {*(truth.get("evict_hosts") or ()), *truth["hosts"]}, set(advice.evict_hosts)
     must = set(truth.get("evict_hosts") or ()) if set(truth["action"]) <= EVICTING else set()
     told: Row = {"named": len(named), "hit": len(named & may), "must": len(must), "met": len(named & must)}
     told["innocent"] = len(named - set(truth["hosts"]))
-    if truth.get("group") and truth.get("evict_hosts"):
+    if truth.get("group") and truth.get("evict_hosts") and (must or named):
         told["group"] = "none" if not named else "right" if set(truth["evict_hosts"]) <= named else "wrong"
     return told
 
