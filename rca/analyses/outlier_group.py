@@ -173,7 +173,7 @@ def _of_group(job: _Job, *, is_told: bool) -> Finding:
     if unseen:
         says += f"; {ranks_text(unseen)} there left no stack inside the loop and may be what they wait for"
     numbers = _numbers(job) | {"candidates": sorted(job.everyone - set(odd) if is_ahead else {*(suspects or odd), *unseen})}
-    if found is not None and not is_once and not unseen and not is_ahead and _may_go(job, found, acting):
+    if found is not None and not is_once and not unseen and not is_ahead and _may_go(job, found, acting, suspects):
         numbers["cover"] = numbers_of(found, odd, suspects)
     ranks = found.ranks if found is not None else frozenset(odd)
     where = tuple(sorted({on[rank] for rank in ranks if rank in on and not is_ahead}))
@@ -191,12 +191,14 @@ def _unseen(job: _Job, found: Cover) -> list[int]:
     return sorted(rank for rank in found.ranks - job.everyone if copy_of.get(rank) in own)
 
 
-def _may_go(job: _Job, found: Cover, acting: Sequence[int]) -> bool:
+def _may_go(job: _Job, found: Cover, acting: Sequence[int], suspects: Sequence[int]) -> bool:
     """Whether an eviction may follow: not for ranks in code of their own (a process that cannot be dumped shows none), and not for victims alone,
     which are one rank that waits, or ranks at transfers with somebody who looks like everybody else."""
     odd = job.apart.ranks
     if acting:
         return all(rank in job.shown.failed for rank in acting)
+    if len(suspects) == 1 and suspects[0] not in job.shown.failed and hidden_wait(job.view(suspects[0])) == "place":
+        return False  # alone in a place of the program, which may be its own doing: no host goes for what code does
     is_told = any(label(job.view(rank)) != P2P for rank in odd) or found.ranks & job.everyone <= set(odd)
     return len(odd) > 1 and is_told
 
