@@ -35,6 +35,7 @@ AHEAD: Final = 0.5  # of the calls
 UNEVEN: Final = (
     0.1  # of the calls of a rank's stretch: one with many more (an evaluation) or fewer (a torn end) is no iteration like the others
 )
+_RANK: Final = 1 << 32  # iterations, or parts of them, that a rank may have
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
     )  # fmt: skip
     marked = pl.when(pl.col("mark").is_not_null()).then("rank").forward_fill()
     told = told.with_columns(iteration=pl.when(marked == pl.col("rank")).then(pl.col("mark").forward_fill()))
-    opened = told.filter(pl.col("is_first")).group_by("rank", "iteration").agg(pl.col("created").min()).sort("rank", "iteration")
+    opened = _by_iteration(told.filter(pl.col("is_first")), pl.col("created").min()).sort("rank", "iteration")
     after = pl.col("iteration").shift(-1).over("rank")
     spans = opened.with_columns(took=(pl.col("created").shift(-1).over("rank") - pl.col("created")) / 1e6, next=after)
     spans = spans.filter(pl.col("next") == pl.col("iteration") + 1).select("rank", "iteration", "took")
@@ -149,9 +150,7 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
     if parts > 1:
         place = pl.int_range(pl.len()).over("rank", "iteration") * parts // pl.len().over("rank", "iteration")
         told = told.filter(pl.col("iteration").is_not_null()).with_columns(pl.col("iteration") * parts + place)
-    own = told.group_by("rank", "iteration").agg(
-        pl.col("gap").sum().alias("own_s"), pl.col("gap").count().alias("n"), pl.col("created").min().alias("began")
-    )  # fmt: skip
+    own = _by_iteration(told, pl.col("gap").sum().alias("own_s"), pl.col("gap").count().alias("n"), pl.col("created").min().alias("began"))
     own = own.join(spans, left_on=("rank", pl.col("iteration") // parts), right_on=("rank", "iteration"), how="semi")
     most = pl.col("n").median().over("rank")
     own = own.filter((pl.col("n") > 0) & ((pl.col("n") - most).abs() <= UNEVEN * most + 1))
@@ -159,6 +158,18 @@ def _own(calls: pl.DataFrame, marker: tuple[str, int] | None) -> tuple[pl.DataFr
     took = spans["took"].median()
     own = own.select("rank", "iteration", "own_s", began).cast(pl.Schema(_OWN)).sort("rank", "iteration")
     return own, parts, took if isinstance(took, float) else 0.0
+
+
+def _by_iteration(rows: pl.DataFrame, *what: pl.Expr) -> pl.DataFrame:
+    """rank, iteration and what is asked of the rows of each. One number stands for both: a sorted one is four times as fast."""
+    rows = rows.filter(pl.col("iteration").is_not_null()).with_columns(key=pl.col("rank") * _RANK + pl.col("iteration"))
+    if rows["key"].is_sorted():
+        rows = rows.with_columns(pl.col("key").set_sorted())
+    return (
+        rows.group_by("key")
+        .agg(*what)
+        .select((pl.col("key") // _RANK).alias("rank"), (pl.col("key") % _RANK).alias("iteration"), pl.all().exclude("key"))
+    )
 
 
 def _transfers(case: Tables, calls: pl.DataFrame) -> pl.DataFrame:
