@@ -94,11 +94,11 @@ def test_whole_life_of_a_hang(tmp_path: Path) -> None:
     assert "Rank 3 on host-b" in opened.out.splitlines()[1]
     assert re.search(r"detect .* 28 s +60 s, kept +hand", opened.out)
     assert f"rca close {path}" in opened.out
-    assert real("note", path, "asked", "the", "owner", "of <step_log>").code == 0
-    assert real("stage", path, "replace", "--start", "2026-11-29T21:13:00Z", "--end", "2026-11-29T21:16:00Z").code == 0
-    over = real("stage", path, "resume", "--end", "2026-11-29T21:21:31.633346Z", "--why", "step 13 printed")
+    assert call("note", path, "asked", "the", "owner", "of <step_log>").code == 0
+    assert call("stage", path, "replace", "--start", "2026-11-29T21:13:00Z", "--end", "2026-11-29T21:16:00Z").code == 0
+    over = call("stage", path, "resume", "--end", "2026-11-29T21:21:31.633346Z", "--why", "step 13 printed")
     assert "over by 60 s" in over.out
-    ruled = real("overrule", path, "--cause", "storage_stall", "--because", "the log directory is on a mount that hung")
+    ruled = call("overrule", path, "--cause", "storage_stall", "--because", "the log directory is on a mount that hung")
     assert "the tool said code hang (workload)" in ruled.out
     closed = real(
         "close", path, "--fleet", fleet, "--checkpoint-step", "10", "--evicted", "Host-B.example,host-c", "--code-version", "1.4.2"
