@@ -3,7 +3,9 @@
 1. Build the wait graph. A call at which every member waits (all dumped, all in it, none through, none late) and that others wait behind,
    or that holds the whole job, is stuck.
 2. Where starts are recorded, and one member's GPU never began the call that the GPUs of all others are inside of, that GPU is held up by what it was
-   given before: it is the one. So is a rank that others wait for and whose GPU never began a call in a group of its own alone.
+   given before: it is the one. So is a rank that others wait for and whose GPU never began a call in a group of its own alone. Where processes ran
+   so far ahead that the call is no longer in the records, the groups' counters tell it: the one GPU that is inside no call, while those of all
+   others in one of its groups have begun the next.
 3. Not when the members disagree about what they called (`mismatched_collective` explains it), and not when the job still moves.
 """
 
@@ -18,7 +20,7 @@ from rca.analyses._wait_graph import Call, Waits, cite_call
 from rca.analyses._wait_words import awaited_number
 from rca.analyses._waits import build_waits
 from rca.errors import NotEnoughEvidence
-from rca.types import Finding, Sign, Tables
+from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("dumps", "collectives")
 USES = ("group_status", "memberships", "stacks", "stack_frames", "dump_index")
@@ -29,6 +31,7 @@ SIGNS = {
 
 BLOCKED_SHARE = 0.5  # of the dumped ranks must be held up by the call, or it is an ordinary moment of a running job
 MAX_CITES = 6
+MIN_COUNTED = 3  # members; of two neither is the odd one
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
@@ -37,6 +40,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     _, motion = case.derive(main_motion)
     if motion.job_moves or not waits.first:
         return ()
+    if (told := _by_counters(case, waits)) is not None:
+        return (told,)
     found = []
     for node, ranks in waits.waiters.items():
         call = waits.first[ranks[0]]
@@ -87,6 +92,51 @@ def _never_began(case: Tables, call: Call, ranks: Sequence[int]) -> int | None:
     waiting = [rank for rank, state in sorted(states.items()) if state == "scheduled"]
     begun = sum(state == "started" for state in states.values())
     return waiting[0] if len(waiting) == 1 and begun == len(ranks) - 1 else None
+
+
+def _by_counters(case: Tables, waits: Waits) -> Finding | None:
+    """Step 2 by the counters of each rank's groups (calls made, begun, finished); None where the records hold the call, or no one rank is it."""
+    counted = pl.col("rank").is_not_null() & (pl.col("last_enqueued") > pl.col("last_completed"))
+    rows = case.table("group_status").filter(counted).select("rank", "group_id", "last_started", "last_completed").unique().collect()
+    is_inside = pl.col("last_started") > pl.col("last_completed")
+    rows = rows.with_columns(rests=(~is_inside).all().over("rank"))
+    sizes = {group: len(members) for group, members in waits.members.items() if group not in waits.open_groups}
+    transfers = case.table("collectives", where="is_tail").filter(pl.col("is_p2p")).select("group_id").unique()
+    known = rows.lazy().join(transfers, on="group_id", how="anti").collect()
+    groups = known.group_by("group_id").agg(
+        pl.len().alias("n"), pl.col("rank").n_unique().alias("ranks"), pl.col("last_completed").n_unique().alias("ends"),
+        (pl.col("last_started") == pl.col("last_completed") + 1).sum().alias("begun"),
+        pl.col("rank").filter(pl.col("rests") & (pl.col("last_started") == pl.col("last_completed"))).alias("late"),
+        pl.col("last_completed").first().alias("seq"), pl.col("rank").sort().alias("members"),
+    )  # fmt: skip
+    odd = groups.filter(
+        (pl.col("n") == pl.col("ranks")) & (pl.col("n") >= MIN_COUNTED) & (pl.col("ends") == 1) & (pl.col("begun") == pl.col("n") - 1)
+    )
+    odd = odd.filter(pl.col("late").list.len() == 1).with_columns(pl.col("late").list.first()).sort("n", "group_id")
+    odd = odd.filter(pl.struct("group_id", "n").map_elements(lambda g: sizes.get(g["group_id"]) == g["n"], return_dtype=pl.Boolean))
+    if odd["late"].n_unique() != 1:
+        return None
+    late, group, seq, members = odd.select("late", "group_id", "seq", "members").row(0)
+    call = waits.first.get(late)
+    if call is None or (call.group_id == group and call.seq == seq + 1) or not waits.dumped <= waits.first.keys():
+        return None
+    if call.is_p2p and not {call.src, call.dst} <= waits.first.keys():
+        return None  # the other end of the transfer may be the one
+    held = waits.dumped - {late}
+    says = (
+        f"of {len(members)} members of {group} the GPU of rank {late} alone never began call #{seq + 1}, and it is inside no other: what it was "
+        f"given before does not end; {len(held)} other ranks wait for it"
+    )
+    own = (pl.col("group_id") == group) & pl.col("rank").is_in([late, *members[:2]])
+    cited = case.table("group_status").filter(own).select("evidence_id", "record", "rank", "last_started").sort("rank").collect()
+    cites = tuple(
+        Cite("group_status", evidence, "", record, f"rank {rank}: last began #{last} on {group}")
+        for evidence, record, rank, last in cited.iter_rows()
+    )
+    return Finding(
+        "stuck_collective", "never_began", says, ranks=(late,), groups=(group,), explains=tuple(sorted(held)), scope=f"{group} #{seq + 1}",
+        numbers={"members": members}, cites=cites,
+    )  # fmt: skip
 
 
 def _finding(waits: Waits, call: Call, ranks: Sequence[int], held: set[int], late: int | None) -> Finding:
