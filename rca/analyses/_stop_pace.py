@@ -6,6 +6,7 @@ Local stamps of two programs may be of two zones: an idle time that is whole hou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -29,6 +30,8 @@ ZONES_S: Final = 3600.0  # most zones in use differ by multiples of an hour (IAN
 CHANCE: Final = 0.05  # of an hour: an ordinary pause that is longer than this share of it fits a shift of zones too often by chance
 LATE_S: Final = 300.0  # a step that is stamped so long after the stop was only written later; beyond that its stamp is of another zone
 SOME_DAY: Final = datetime(2024, 7, 1)  # in whose year stamps without one are read, to be held against each other alone
+# A cancellation that says when it was asked for; when a maintenance is due says nothing of when the job was told.
+_ASKED_AT: Final = re.compile(r"\b(?:issued|requested|cancell?ed|sent)\b.{0,60}?\bat (\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ def pace_until(case: Tables, logs: JobLogs, lines: Sequence[Line]) -> Pace | Non
     stamp, or they are of two kinds.
     """
     began = next((line for line in lines if line.at is not None), None) or next((line for line in lines if line.local), None)
+    began = began or next((replace(line, local=said[1].replace(" ", "T")) for line in lines if (said := _ASKED_AT.search(line.text))), None)
     if began is None:
         return None
     dated, local = _ends(case, logs, began)
