@@ -89,3 +89,31 @@ def test_a_gpu_that_never_began_a_call_of_its_own_keeps_the_others_waiting(state
         {name: pl.concat([frame, TABLES[name].rows(alone[name])]) if name in alone else frame for name, frame in frames.items()}
     )
     assert [(f.sign, f.ranks) for f in ask(case_, "stuck_collective").findings] == ([("never_began", (1,))] if state == "scheduled" else [])
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ({0: 3, 1: 2, 2: 3, 3: 3}, [("never_began", (1,))]),
+        ({0: 3, 1: 2, 2: 2, 3: 3}, [("all_arrived", ())]),  # two of them: neither is the one
+        ({0: 2, 1: 2, 2: 2, 3: 2}, [("all_arrived", ())]),  # starts are not counted
+    ],
+)
+def test_counters_tell_it_where_the_records_no_longer_hold_the_call(
+    begun: dict[int, int], expected: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    shared = {name: case(["scheduled"] * 4).table(name).collect() for name in ("dumps", "groups", "memberships", "collectives", "evidence")}
+    counters = [
+        {
+            "evidence_id": f"fr-{r}",
+            "record": "S0",
+            "rank": r,
+            "group_id": "world:0",
+            "last_enqueued": 7,
+            "last_started": n,
+            "last_completed": 2,
+        }
+        for r, n in begun.items()
+    ]
+    found = ask(MemoryCase({**shared, "group_status": TABLES["group_status"].rows(counters)}), "stuck_collective").findings
+    assert [(f.sign, f.ranks) for f in found] == expected
