@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _house import call
+from _house import call, copy_dumps
 
 RCA = Path(sys.executable).with_name("rca")
-CASES = Path(__file__).parent.parent / "data" / "cases"
 HEADER = b"\x80\x02}("
 
 
@@ -35,10 +34,8 @@ BOMBS = {
 
 
 def evidence(tmp_path: Path, case: str = "lock_hang") -> Path:
-    """A copy of a shipped case."""
-    folder = tmp_path / "evidence"
-    shutil.copytree(CASES / case, folder, ignore=shutil.ignore_patterns("case.duckdb", "truth.json"))
-    return folder
+    """What a shipped case rests on: its recorder dumps and some stacks. What is done to it does not hang on the rest."""
+    return copy_dumps(case, tmp_path / "evidence")
 
 
 def rca(*args: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
