@@ -49,8 +49,9 @@ confusions are laid over two thirds of them. Most are handed over as tables, a s
 Weights are fitted on other incidents than those counted here: `rca drill campaign --calibrate` takes its own kinds (half of each layer), sizes
 (16, 60, 128 and 512 ranks) and seeds. *Kinds unseen in the fit* are the rows that tell what a stated probability is worth; no figure here comes
 from a size or seed of the fit. Intervals of calibration figures are drawn over kinds, since incidents of one kind resemble each other. The
-method, and what it cannot know: [decision 0025](decisions/0025-weights-are-fitted-around-the-hand-set-ones.md). So far no fit is in force: the
-last one moved no weight, since none helped on kinds left out, and the rows "fitted" repeat those "set by hand". The rules were mended while
+method, and what it cannot know: [decision 0025](decisions/0025-weights-are-fitted-around-the-hand-set-ones.md). The fit in
+force moved no weight, since none helped on kinds left out; what it set is how a probability is stated (sharpness and surprise, in
+`rca/catalogue/calibration.csv`), so "fitted" and "set by hand" name the same answers and state them differently. The rules were mended while
 incidents of these kinds were looked at; only their seeds are new.
 
 The simulator and the rules were made by the same people: a figure here says how often the rules err on what they were told can happen, not how

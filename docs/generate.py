@@ -296,8 +296,12 @@ def worked_example() -> str:
         prior = CAUSES[h.cause].prior
         gains = ", ".join(f"{bits()[*signs[i], h.cause]:g} (`{signs[i][1]}`)" for i in h.supports)
         who = ", ".join(map(str, h.ranks)) or "nobody"
-        rows.append((h.cause, who, f"{prior:g}", f"{math.log2(prior):.2f}", gains or "0", f"{score:.2f}", f"{h.probability:.4f}"))
+        rows.append((h.cause, who, f"{prior:g}", f"{math.log2(prior):.2f}", gains or "0", f"{score:.2f}", _share(h.probability)))
     return table(("cause", "ranks", "prior", "log2 prior", "bits", "score", "probability"), rows)
+
+
+def _share(probability: float) -> str:
+    return f"{probability:.4f}" if probability >= 0.0001 else f"{probability:.0e}"
 
 
 def _unsurprised(hypothesis: Hypothesis) -> float:
