@@ -10,13 +10,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
-from rca.analyses._faults import Story, is_consequence, story
+from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._stop_pace import Pace, pace_until
-from rca.analyses._stops import ASKED, Stop
-from rca.analyses._words import iso, ranks_text
+from rca.analyses._stop_trouble import trouble_before
+from rca.analyses._stops import Stop
+from rca.analyses._words import iso
 from rca.errors import NotEnoughEvidence
 from rca.stop_words import stop_kind
 from rca.types import Finding, Sign, Tables
@@ -32,10 +32,6 @@ SIGNS = {
     "stop_after_fault": Sign("stop", ()),
 }
 
-CLOSED_S = 5.0  # closed connections this long before the stop are not of it, whoever's clock wrote them
-TIMED_OUT = frozenset(
-    {"nccl_watchdog_timeout", "nccl_watchdog_detected", "nccl_heartbeat_timeout", "nccl_dump_signal", "store_barrier_timeout"}
-)  # they follow a stall of minutes
 TIME_LIMIT = frozenset({"time_limit", "slurm_time_limit"})
 MAX_CITES = 6
 
@@ -53,7 +49,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         return ()  # announced, but the job was through before
     began = stop.began or asked
     pace = pace_until(case, told.logs, [line for line in (began, asked, stop.signal) if line is not None])
-    trouble = _trouble(told, began, pace)
+    trouble = trouble_before(case, told, began, pace)
     if trouble is not None:
         return [_finding(told, "stop_after_fault", began, pace, f"the job was stopped, but {trouble}: the stop only cleaned up")]
     if stop.announcement is None:
@@ -96,41 +92,6 @@ def _finding(told: Story, sign: str, began: Line, pace: Pace | None, says: str) 
     }
     cites = list(dict.fromkeys(map(cite_line, lines)))[:MAX_CITES]
     return Finding("planned_stop", sign, says, scope="stop", explains=explains, numbers=numbers, cites=tuple(cites))
-
-
-def _trouble(told: Story, began: Line, pace: Pace | None) -> str | None:
-    """What had gone wrong before the stop, in words."""
-    if told.first:
-        ranks = sorted({rank for fault in told.first for rank in fault.ranks})
-        return f"{ranks_text(ranks)} had failed before ({told.first[0].kind.replace('_', ' ')})"
-    for line in told.logs.lines:
-        kind = _symptom(line)
-        if kind is not None and _is_before(told, line, began, margin_s=0.0 if kind == "timed out" else CLOSED_S):
-            whose = f"rank {line.rank}" if line.rank is not None else "a rank"
-            return f"{whose} had {kind} before"
-    if pace is not None and pace.is_stalled:
-        by = " (by stamps without zone, unless theirs differ)" if pace.last_at is None else ""
-        return f"no step had ended for {pace.idle_s:.1f} s{by}, with one every {pace.usual_s:.3g} s before"
-    return None
-
-
-def _symptom(line: Line) -> str | None:
-    if line.signature in TIMED_OUT:
-        return "timed out"
-    if line.signal == "SIGABRT" or line.exit_code in (-6, 134):
-        return "aborted"
-    if line.signature == "slurm_step_failed" or (line.signature == "slurm_task_exit" and line.exit_code not in (None, 0, *ASKED)):
-        return "ended"  # srun cancels a step when one of its tasks ends: what it says of the others comes behind
-    if line.signature == "python_traceback" and is_consequence(line):
-        return "timed out" if "timed out" in line.text.lower() else "lost a connection"
-    return "lost a connection" if line.signature in ("nccl_socket_closed", "tcpstore_broken") else None
-
-
-def _is_before(told: Story, line: Line, began: Line, *, margin_s: float) -> bool:
-    """Whether a symptom precedes the stop: by the order of one file, else by instants as written and a margin for what two clocks differ."""
-    if line.evidence_id == began.evidence_id:
-        return told.logs.order(line, began) == -1
-    return line.at is not None and began.at is not None and line.at < began.at - timedelta(seconds=margin_s)
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

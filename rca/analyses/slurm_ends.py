@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, cite_line
+from rca.analyses._stop_pace import pace_until
+from rca.analyses._stop_trouble import trouble_before
 from rca.analyses._words import iso
 from rca.types import Finding, Sign, Tables
 
@@ -41,7 +43,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
     told = case.derive(story)
     if told.first:
         return ()
-    return ([] if told.stop.is_asked else _lost(told)) or _ended(told)
+    return ([] if _is_planned(case, told) else _lost(told)) or _ended(told)
+
+
+def _is_planned(case: Tables, told: Story) -> bool:
+    """Whether somebody stopped the job before which nothing had gone wrong."""
+    began = told.stop.began
+    return told.stop.is_asked and (began is None or trouble_before(case, told, began, pace_until(case, told.logs, [began])) is None)
 
 
 def _lost(told: Story) -> list[Finding]:
