@@ -301,7 +301,7 @@ class TestPlannedStop:
         [
             (1, "announced_stop"),
             (80, "stop_after_fault"),
-            (3610, "announced_only"),  # an hour and a step: two zones
+            (3610, "stall_or_zone"),  # an hour and a step: it stood still, or two zones
             (3900, "stop_after_fault"),
             (-3590, "announced_only"),
         ],

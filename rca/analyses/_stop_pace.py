@@ -77,7 +77,7 @@ def pace_until(case: Tables, logs: JobLogs, lines: Sequence[Line]) -> Pace | Non
     """The steps that ended before the stop, as any log or timing of the job tells; of several clocks the one by which the job moved latest.
 
     `lines` tell of the stop, the one that dates it best first. None where steps and stop cannot be held against each other: one of them has no
-    stamp, or they are of two kinds.
+    stamp, or they are of two kinds. Stamps without zone that lie whole hours apart give a pace that is not told.
     """
     began = next((line for line in lines if line.at is not None), None) or next((line for line in lines if line.local), None)
     began = began or next((replace(line, local=said[1].replace(" ", "T")) for line in lines if (said := _ASKED_AT.search(line.text))), None)
@@ -87,8 +87,8 @@ def pace_until(case: Tables, logs: JobLogs, lines: Sequence[Line]) -> Pace | Non
     found = list(_by_clock(dated, began, began.at, logs.clocks))
     if began.at is None and began.local is not None and local:
         near = max(end.at for end in local)
-        told = (replace(pace, last_at=None) for pace in _by_clock(local, began, filled(began.local, near), logs.clocks, late_s=LATE_S))
-        found = [pace for pace in told if pace.is_told] or found
+        told = [replace(pace, last_at=None) for pace in _by_clock(local, began, filled(began.local, near), logs.clocks, late_s=LATE_S)]
+        found = [pace for pace in told if pace.is_told] or found or [pace for pace in told if pace.idle_s > 0]
     return min(found, key=lambda pace: (pace.is_stalled, pace.idle_s - pace.error_s), default=None)
 
 

@@ -28,6 +28,7 @@ SIGNS = {
     "preempted": Sign("stop", ("preemption",)),
     "announced_only": Sign("stop", ("planned_stop", "preemption", "unknown")),
     "preemption_only": Sign("stop", ("preemption", "planned_stop", "unknown")),
+    "stall_or_zone": Sign("stop", ("planned_stop", "preemption", "unknown")),
     "bare_stop": Sign("stop", ("planned_stop", "preemption", "unknown")),
     "stop_after_fault": Sign("stop", ()),
 }
@@ -54,11 +55,18 @@ def analyse(case: Tables) -> Sequence[Finding]:
         return [_finding(told, "stop_after_fault", began, pace, f"the job was stopped, but {trouble}: the stop only cleaned up")]
     if stop.announcement is None:
         return [_finding(told, "bare_stop", began, pace, "a launcher was told to stop and ended its workers; by whom and why is not said")]
-    moving = f", while it made progress: the last step ended {_ago(pace)}" if pace is not None else ", and whether it moved is not recorded"
+    is_open = pace is not None and not pace.is_told
+    if pace is None:
+        moving = ", and whether it moved is not recorded"
+    elif is_open:
+        moving = f", {_hours(pace.idle_s)} after its last step by stamps without zone: it stood still, or they are of two zones"
+    else:
+        moving = f", while it made progress: the last step ended {_ago(pace)}"
     what = "was preempted" if stop.is_preemption else "ran into its time limit" if _is_limit(stop) else "was stopped on purpose"
     says = f"the job {what} ({stop.announcement.text.strip()[:160]}){moving}"
     seen, unseen = ("preempted", "preemption_only") if stop.is_preemption else ("announced_stop", "announced_only")
-    sign = unseen if pace is None or stop.began is None else seen
+    sign = unseen if pace is None or is_open or stop.began is None else seen
+    sign = "stall_or_zone" if is_open and not stop.is_preemption else sign
     return [_finding(told, sign, began, pace, says)]
 
 
@@ -70,6 +78,10 @@ def _by_srun(line: Line) -> Finding:
 def _is_limit(stop: Stop) -> bool:
     """Whether a limit of time ended it: no person decided that it should end now."""
     return stop.announcement is not None and stop.announcement.signature in TIME_LIMIT
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds // 3600:.0f} h {seconds % 3600 / 60:.0f} min"
 
 
 def _ago(pace: Pace) -> str:
