@@ -6,7 +6,8 @@
    given before: it is the one. So is a rank that others wait for and whose GPU never began a call in a group of its own alone. Where processes ran
    so far ahead that the call is no longer in the records, the groups' counters tell it: the one GPU that is inside no call, while those of all
    others in one of its groups have begun the next.
-3. Not when the members disagree about what they called (`mismatched_collective` explains it), and not when the job still moves.
+3. Not when no member's records reach back to a call that had finished: theirs then begin behind the call that holds them, which they no longer hold.
+4. Not when the members disagree about what they called (`mismatched_collective` explains it), and not when the job still moves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import polars as pl
 from rca.analyses._stack_views import main_motion
 from rca.analyses._wait_graph import Call, Waits, cite_call
 from rca.analyses._wait_words import awaited_number
-from rca.analyses._waits import build_waits
+from rca.analyses._waits import build_waits, is_done
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -42,7 +43,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         return ()
     if (told := _by_counters(case, waits)) is not None:
         return (told,)
-    found = []
+    found, cut_off = [], case.derive(_cut_off)
     for node, ranks in waits.waiters.items():
         call = waits.first[ranks[0]]
         members = waits.members.get(call.group_id, frozenset())
@@ -58,6 +59,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
             continue
         contents = {(waits.first[r].op.split(" ")[0] if call.is_p2p else waits.first[r].op, waits.first[r].sizes) for r in ranks}
         if not call.is_p2p and len(contents) > 1:
+            continue
+        if cut_off.issuperset(ranks):
             continue
         held = set(ranks) | waits.behind(ranks)
         found.append((call, ranks, held))
@@ -92,6 +95,32 @@ def _never_began(case: Tables, call: Call, ranks: Sequence[int]) -> int | None:
     waiting = [rank for rank, state in sorted(states.items()) if state == "scheduled"]
     begun = sum(state == "started" for state in states.values())
     return waiting[0] if len(waiting) == 1 and begun == len(ranks) - 1 else None
+
+
+def _cut_off(case: Tables) -> frozenset[int]:
+    """Ranks whose records begin behind their first unfinished call: by a group's counter, calls between its last finished and its first recorded one
+    are missing; or all that is recorded, although finished calls are too, is unfinished."""
+    calls = case.table("collectives", where="is_tail")
+    is_p2p = pl.col("is_p2p").fill_null(value=False)
+    counted = case.table("group_status").filter(pl.col("last_completed") >= 0).select("rank", "group_id", "last_completed", "counts")
+    seen = calls.group_by("rank", "group_id").agg(
+        collectives=pl.col("collective_seq_id").filter(~is_p2p).min(), transfers=pl.col("p2p_seq_id").filter(is_p2p).min()
+    )
+    oldest = pl.when(pl.col("counts") == "collectives").then("collectives").when(pl.col("counts") == "calls").then("transfers")
+    gaps = seen.join(counted, on=["rank", "group_id"]).filter(oldest > pl.col("last_completed") + 1).select("rank")
+    found = pl.concat([gaps, _none_finished(case)]).unique().collect()
+    return frozenset(found["rank"].drop_nulls().to_list())
+
+
+def _none_finished(case: Tables) -> pl.LazyFrame:
+    """Ranks whose records, which do not begin with the job, hold none of the finished calls that they would: unless the oldest is what comes next."""
+    dumps = case.table("dumps").filter((pl.col("first_record_id") > 0) & ~pl.col("has_only_active").fill_null(value=False))
+    calls = case.table("collectives", where="is_tail")
+    none_done = calls.group_by("rank").agg(is_done().fill_null(value=False).any().alias("done")).filter(~pl.col("done"))
+    status = case.table("group_status").select("rank", "group_id", collective_seq_id=pl.col("last_completed") + 1)
+    oldest = calls.sort("rank", "record_id").group_by("rank", maintain_order=True).first().filter(~pl.col("is_p2p").fill_null(value=False))
+    next_one = oldest.join(status, on=["rank", "group_id", "collective_seq_id"], how="semi")
+    return none_done.join(dumps, on="rank", how="semi").join(next_one, on="rank", how="anti").select("rank")
 
 
 def _by_counters(case: Tables, waits: Waits) -> Finding | None:
