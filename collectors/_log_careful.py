@@ -95,6 +95,8 @@ class Log:
         """The end of the file: what is open ends with it."""
         for stream in list(self._open):
             self._end(stream)
+        if self.tasks_are_nodes:
+            self.rows.forget_tasks()
 
     def breaks_off(self, last: Block | None) -> None:
         """The stream broke off behind this block: what is open may lack its end, and a line cut in two tells no exception."""
@@ -116,7 +118,7 @@ class Log:
         """A task of srun is a rank, unless it is seen to be a launcher or to speak for other ranks."""
         if line.rank is not None and line.rank != line.label:
             self.tasks_are_nodes = True
-        return line if line.rank is not None or self.tasks_are_nodes else replace(line, rank=line.label)
+        return line if line.rank is not None or self.tasks_are_nodes else replace(line, rank=line.label, is_of_task=True)
 
     def _line(self, line: Line, before: str) -> None:
         stream = line.stream
@@ -209,7 +211,7 @@ class Log:
             self._exception(line, thrown["type"] if thrown else None, line.text[what.end() :], None)
             return
         sightings = self.said.sees(line)
-        if line.label is not None and any(s.signature.startswith("elastic_") or not s.fields for s in sightings):
+        if line.label is not None and launcher.speaks_of_workers(line.text, sightings):
             self.tasks_are_nodes, line = True, replace(line, rank=None)  # a launcher speaks, of its workers
         sightings = sightings or classify(line.text, line.level)
         for sighting in sightings:

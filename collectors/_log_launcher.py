@@ -16,7 +16,7 @@ from collectors._log_lines import holds
 from collectors._log_prefix import Line, local_stamp, plain_host
 from collectors._log_signatures import Sighting, signal_name, signal_of_exit
 
-__all__ = ["WORDS", "Block", "Launcher", "begins_block", "processes"]
+__all__ = ["WORDS", "Block", "Launcher", "begins_block", "processes", "speaks_of_workers"]
 
 WORDS: Final = (
     *(
@@ -53,6 +53,10 @@ _STARTED: Final = re.compile(
     r"|\brank\W{0,3}\d{1,7} of \d{1,7}\b|\b(?:start|init|launch|spawn|boot)\w*\b.{0,200}\bpid\W{1,3}\d"
     r"|\bpid\W{1,3}\d.{0,200}\b(?:start|init|launch|spawn)|\bpid=\d{1,9}\) world_rank=\d|^\s*initializing distributed: global_rank: \d"
     r"|^\s*\[before the start of training step\]|^\s*\*{5} Running training \*{5}|\btraining starts at step \d"  # Megatron, Hugging Face, torchtitan
+)
+_OWN: Final = re.compile(  # what a trainer prints of itself, on whichever rank prints: it tells nothing of who else speaks through the same task
+    r"(?i)^\s*(?:\[before the start of training step\]|\*{5} running training \*{5}|\[?after training is done|\[?exiting program (?:at|after)"
+    r"|(?:training|run|job) (?:has )?(?:finished|completed|is done|done)\b)|\btraining starts at step \d"
 )
 _BEGAN: Final = re.compile(r"^\s*\[before the start of training step\] datetime: (?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b")
 _RANK: Final = re.compile(r"(?i)(?<![a-z_])(?:(?:global|world)[_ ])?rank\W{1,3}(?P<rank>\d{1,7})\b")
@@ -111,6 +115,13 @@ class Block:
             "host": plain_host(host[0]) if host else None,
             "message": "; ".join(f"{name} {value}" for name, value in entry.items()),
         }
+
+
+def speaks_of_workers(text: str, sightings: Sequence[Sighting]) -> bool:
+    """Whether a line that `Launcher.sees` knows is one of who starts and stops workers: the task it stands beside is then a node, not a rank."""
+    if any(sighting.signature.startswith("elastic_") for sighting in sightings):
+        return True
+    return any(not sighting.fields for sighting in sightings) and _OWN.search(text) is None
 
 
 @dataclass

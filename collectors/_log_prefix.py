@@ -54,6 +54,7 @@ class Line:
     host: str | None = None
     pid: int | None = None
     label: int | None = None  # task that srun or mpirun puts in front: a rank, or a node where the tasks are launchers
+    is_of_task: bool = False  # the rank is that number, as long as nothing says that tasks are no ranks
     is_bare: bool = True
     is_spoken: bool = False  # the rank stands in the message, not before it
 

@@ -31,6 +31,7 @@ class Rows:
         self._last_of: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._num_of: Counter[tuple[Any, ...]] = Counter()
         self._steps_of: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._of_tasks: list[dict[str, Any]] = []  # rows whose rank is only the number of their task
         self.num_dropped = 0
 
     def add(self, line: Line, sighting: Sighting, *, exception: str | None = None, frames: list[str] | None = None) -> dict[str, Any]:
@@ -67,6 +68,8 @@ class Rows:
         if len(self._rows) >= MAX_ROWS:
             self.num_dropped += 1
             return row
+        if line.is_of_task and "rank" not in fields:
+            self._of_tasks.append(row)
         self._rows[key] = self._last_of[kind] = row
         self._num_of[kind] += 1
         return row
@@ -108,6 +111,11 @@ class Rows:
         for key, known in list(self._rows.items())[-1:]:
             if known is row:
                 del self._rows[key]
+
+    def forget_tasks(self) -> None:
+        """The tasks turned out to be no ranks: what was read before that was known loses the rank that it had of them."""
+        for row in self._of_tasks:
+            row["rank"] = None
 
     def finish(self, rank_said: int | None) -> list[dict[str, Any]]:
         """All rows. Processes whose rank another line of the file tells get it; what no line gives a rank gets that of the file's name."""

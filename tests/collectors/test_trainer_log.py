@@ -113,6 +113,26 @@ def test_a_task_of_srun_is_a_rank_unless_the_tasks_are_launchers(tmp_path: Path)
     assert [row.get("rank") for row in events(tmp_path, "1: [rank9]: MemoryError\n1: std::bad_alloc\n")] == [9, None]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "***** Running training *****",
+        "[after training is done] datetime: 2026-03-04 05:06:07",
+        "Training starts at step 1.",
+        "training done",
+    ],
+)
+def test_what_a_trainer_prints_of_itself_makes_no_node_of_its_task(tmp_path: Path, said: str) -> None:
+    read = events(tmp_path, f' 0: {said}\n29: Traceback (most recent call last):\n29:   File "/job/a.py", line 3, in f\n29: KeyError: 7\n')
+    assert [row.get("rank") for row in read if row["signature"] == "python_traceback"] == [29]
+
+
+def test_tasks_that_turn_out_to_be_nodes_never_were_ranks(tmp_path: Path) -> None:
+    torn = '3: Traceback (most recent call last):\n3:   File "/job/a.py", line 3, in f\n3: KeyError: 7\n'
+    for later in ("3: [rank25]: std::bad_alloc\n", "3: INFO starting workers for entrypoint\n"):
+        assert next(row for row in events(tmp_path, torn + later) if row["signature"] == "python_traceback").get("rank") is None, later
+
+
 # Tracebacks
 
 
