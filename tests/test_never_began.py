@@ -117,3 +117,24 @@ def test_counters_tell_it_where_the_records_no_longer_hold_the_call(
     ]
     found = ask(MemoryCase({**shared, "group_status": TABLES["group_status"].rows(counters)}), "stuck_collective").findings
     assert [(f.sign, f.ranks) for f in found] == expected
+
+
+@pytest.mark.parametrize(("finished", "signs"), [(6, ["all_arrived"]), (3, [])])
+def test_records_that_begin_behind_the_call_that_holds_them_show_no_stuck_one(finished: int, signs: list[str]) -> None:
+    """`finished` = last call that the counters of all ranks tell as ended; the records begin at #7."""
+    shared = {name: case(["scheduled"] * 4).table(name).collect() for name in ("dumps", "groups", "memberships", "collectives", "evidence")}
+    counters = [
+        {
+            "evidence_id": f"fr-{r}",
+            "record": "S0",
+            "rank": r,
+            "group_id": "world:0",
+            "counts": "collectives",
+            "last_enqueued": 7,
+            "last_started": -1,
+            "last_completed": finished,
+        }
+        for r in RANKS
+    ]
+    found = ask(MemoryCase({**shared, "group_status": TABLES["group_status"].rows(counters)}), "stuck_collective").findings
+    assert [f.sign for f in found] == signs
