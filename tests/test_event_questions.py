@@ -471,6 +471,13 @@ class TestFirstException:
         last = retried.log(3, "python_traceback", 12, exception="OSError", text="short read")
         assert [f.ranks for f in last.ask("first_exception").findings if f.sign == "storage_error" or f.sign == "raised"] == [(3,)]
 
+    @pytest.mark.parametrize(("last_call", "signs"), [(400, ["outlived"]), (19, ["raised"])])
+    def test_an_exception_without_a_stamp_is_of_the_end_that_a_launcher_dates(self, last_call: float, signs: list[str]) -> None:
+        """Where the rank calls on after that end, its process was one of an earlier launch."""
+        job = Job(steps=0).log(3, "python_traceback", None, exception="ValueError", text="bad schedule").died(3, 20, 1, "")
+        job.add("dumps", "fr-3", rank=3, first_at=at(0), last_at=at(last_call))
+        assert [f.sign for f in job.ask("first_exception").findings] == signs
+
     def test_an_error_of_the_device_is_never_outlived(self) -> None:
         assert Job().log(0, "cuda_ecc", 10).only("first_exception").sign == "gpu_memory_error"
 

@@ -95,10 +95,19 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
     later = [*of_job, *((at, rank) for at, rank in after.own if rank == line.rank)]
     if any(logs.clocks.order((at, logs.hosts.get(rank)), (line.at, line.clock)) == 1 for at, rank in later):
         return True
+    if line.at is None and _outlived_its_end(case, logs, line):
+        return True
     if line.at is None and is_unharmed(case, logs, line):
         return True  # no clock orders it, but the end of a rank that all others wait for leaves neither a job that moves nor silence
     seen_at = after.moved.get(line.rank) if line.rank is not None else None
     return seen_at is not None and logs.clocks.order((seen_at, logs.hosts.get(line.rank or 0)), (line.at, line.clock)) == 1
+
+
+def _outlived_its_end(case: Tables, logs: JobLogs, line: Line) -> bool:
+    """Whether every dated end of the line's rank that a launcher told lies before a sign of life of that rank: then the one that wrote the line, of
+    which nothing else tells when, is a process of an earlier launch."""
+    ends = [x for x in logs.lines if line.rank is not None and x.rank == line.rank and x.signature in ENDS and x.at is not None]
+    return bool(ends) and all(was_seen_after(case, logs, x, x.rank) is not None for x in ends if x.rank is not None)
 
 
 def is_unharmed(case: Tables, logs: JobLogs, line: Line) -> bool:
