@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from apps.report.words import seconds
+from rca.decision.restart_checks import BROKEN
 
 if TYPE_CHECKING:
     from rca.types import Advice
@@ -34,6 +35,9 @@ def first_lines(advice: Advice) -> list[str]:
     """What a person needs at once: what comes next if it fails, how long the way back is, and what moved the action. Sentences without indent; one
     that begins with `$ ` is a command."""
     lines = []
+    for check in advice.before_restart:
+        if check["check"] == BROKEN and not all(host in advice.because for host in check["hosts"]):
+            lines += [str(check["says"]), *(f"$ {command}" for command in check["run"])]
     if advice.losses is not None and advice.action in ("replace", "degrade") and advice.losses["tax_most"] is not None:
         lines.append(str(advice.losses["says"]))
     if advice.shrink is not None and advice.action == "shrink":

@@ -11,12 +11,13 @@ import polars as pl
 import pytest
 from _decision import ALIVE, AT, WHO, advised, frames, history, verdict
 
+from apps.decision import first_lines
 from rca.case import MemoryCase
 from rca.checkpoints import Rollback, Save
 from rca.decision.facts import NO_FACTS, Layout, facts
 from rca.decision.history import Fault, past_of
 from rca.decision.launches import Launches, launches
-from rca.decision.restart_checks import restart_checks
+from rca.decision.restart_checks import BROKEN, restart_checks
 from rca.incidents.records import iso
 from rca.roster import roster
 from rca.settings import NOT_SAID, parse
@@ -228,3 +229,29 @@ def test_a_case_without_anything_has_facts_that_are_all_unknown() -> None:
     told = facts(frames(), roster(frames()))
     assert (told.step_s, told.idle_hosts, told.launches.restarts, told.can_rejoin, dict(told.alerts)) == (None, None, None, None, {})
     assert isinstance(TABLES["evidence"].frame(), pl.DataFrame)
+
+
+class TestBrokenBeside:
+    """A host with broken hardware is kept out of the restart, though it did not fail first."""
+
+    MENTION = Finding("fatal_xid", "not_counted", "", numbers={"broken_beside": [{"host": "host-a", "record": "Xid 79 of GPU 0000:3b:00"}]})
+    NAMED = Finding("fatal_xid", "gpu_record", "", ranks=(0,), hosts=("host-a",), numbers={"is_broken": True})
+
+    @pytest.mark.parametrize(
+        ("cause", "ranks", "finding", "named"),
+        [
+            ("user_exception", (5,), MENTION, True),
+            ("user_exception", (5,), NAMED, True),
+            ("network_fault", (5,), MENTION, True),  # that of the verdict goes, and this one must not take its place
+            ("gpu_fault", (0,), NAMED, False),  # it is evicted
+            ("gpu_fault", (0,), MENTION, False),
+            ("user_exception", (5,), Finding("fatal_xid", "not_counted", ""), False),
+        ],
+    )
+    def test_it_stands_in_the_checklist_and_in_what_to_do(
+        self, cause: str, ranks: tuple[int, ...], finding: Finding, *, named: bool
+    ) -> None:
+        found = advised(verdict(cause, ranks), (finding,))
+        told = [check for check in found.before_restart if check["check"] == BROKEN]
+        assert [check["hosts"] for check in told] == ([["host-a"]] if named else [])
+        assert any(line.startswith("keep host-a") for line in first_lines(found)) is named

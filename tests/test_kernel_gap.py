@@ -90,6 +90,7 @@ def test_fault_of_an_earlier_job_is_told_and_not_counted(tmp_path: Path) -> None
         rack.xid(rank, -1499.0, 45, f"pid={300 + rank}, name=python3, Ch 0")
     (found,) = asked(rack.write(tmp_path)).findings
     assert (found.sign, found.ranks, found.hosts, found.numbers["not_counted"]) == ("not_counted", (), (), 2)
+    assert "broken_beside" not in found.numbers  # what an earlier job met tells nothing of this one's restart
     assert "Xid 48 of host-01 GPU 0000:9d:00 at 2026-03-01 11:35:00 UTC" in found.says
     assert found.cites
 
@@ -150,3 +151,12 @@ def test_memory_fault_of_one_host_explains_the_links_of_all_others(tmp_path: Pat
     assert (advice["replay"], advice["evict"]["hosts"]) == (None, [])
     assert "host-00, host-02" in advice["because"]
     assert "ranks" not in json.dumps(advice["because"])
+
+
+def test_gpu_lost_after_the_first_fault_is_told_as_broken_beside(tmp_path: Path) -> None:
+    rack = broken(590.0)
+    rack.xid(1, -10.0, 79, "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+    (found,) = asked(rack.write(tmp_path)).findings
+    assert found.hosts == ("host-01",)
+    (beside,) = found.numbers["broken_beside"]
+    assert (beside["host"], beside["record"].partition(" of ")[0]) == ("host-00", "Xid 79")

@@ -10,14 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from rca.analyses._kernel_events import UNNAMED
+
 if TYPE_CHECKING:
     from rca.analyses._kernel_events import Record
 
-__all__ = ["Aside", "aside_words", "not_counted", "of_weight"]
+__all__ = ["Aside", "aside_words", "broken_beside", "not_counted", "of_weight"]
 
 KINDS: Final = frozenset({"xid", "sxid", "bus_loss"})
 CAUSES: Final = frozenset({"gpu_fault", "gpu_memory_fault", "nvlink_fault"})
 MOST_SHOWN: Final = 3
+NONFATAL: Final = "nonfatal"  # severity of a link that goes on by its own word
 
 Aside = tuple["Record", str]  # the record, and why it does not count
 
@@ -44,6 +47,18 @@ def aside_words(asides: Sequence[Aside]) -> str:
     words = [f"{r.name} of {r.where}{_when(r)} ({why})" for r, why in told[:MOST_SHOWN]]
     more = f" and {len(told) - MOST_SHOWN} more such" if len(told) > MOST_SHOWN else ""
     return ", ".join(words) + more
+
+
+def broken_beside(records: Iterable[Record], accused: Iterable[str]) -> list[dict[str, str]]:
+    """Hosts beside those accused whose own record shows a broken GPU or link, each once: `host` and `record` in words. They did not begin it, and a
+    restart would meet their fault all the same."""
+    found: dict[str, str] = {}
+    for r in sorted(
+        (r for r in records if of_weight(r) and r.severity != NONFATAL and not r.host.startswith(UNNAMED)), key=lambda r: r.host
+    ):
+        if r.host not in set(accused):
+            found.setdefault(r.host, f"{r.name}{f' of GPU {r.gpu}' if r.gpu else ''}{_when(r)}")
+    return [{"host": host, "record": record} for host, record in found.items()]
 
 
 def _moment(aside: Aside) -> tuple[bool, float]:

@@ -26,6 +26,9 @@ from rca.types import Tables
 __all__ = [
     "AFTER",
     "BEFORE",
+    "ENDED_BY_THEN",
+    "OTHER_FIRST",
+    "OUTLIVED",
     "after_the_end",
     "last_of_storage",
     "last_records",
@@ -40,6 +43,10 @@ __all__ = [
 BEFORE: Final = timedelta(minutes=1)  # a record so long before the first sign of the job may be of it: clocks of host and trainer differ
 AFTER: Final = timedelta(seconds=GAP_S)
 NEAR_THE_END: Final = timedelta(hours=1)  # of the logs: without other evidence, older records may be of another job
+# why a record of the job's own time does not count as its first fault
+OUTLIVED: Final = "the job made more steps after it"
+ENDED_BY_THEN: Final = "the job had failed or was stopped by then"
+OTHER_FIRST: Final = "a program of another host failed by itself, and no clock tells that this was before"
 LAST_WORDS_S: Final = 60.0  # a panic so near the end of its host's log ended the host: what follows is its trace
 MEMORY_USED_UP: Final = frozenset({"gpu_memory_used_up", "host_memory_used_up"})
 RAISED: Final = frozenset({"raised", "in_data_code"})
@@ -215,13 +222,7 @@ def reasons(
     for r in everything:
         key = r.line.evidence_id, r.line.record
         if key in inside:
-            found[key] = (
-                "the job made more steps after it"
-                if was_outlived(r, steps, told.logs)
-                else "the job had failed or was stopped by then"
-                if _is_told_later(r, told)
-                else "a program of another host failed by itself, and no clock tells that this was before"
-            )
+            found[key] = OUTLIVED if was_outlived(r, steps, told.logs) else ENDED_BY_THEN if _is_told_later(r, told) else OTHER_FIRST
         elif r.line.at is not None and span is None:
             found[key] = "the logs go on for long after it, and when the job ran is not told"
         elif r.line.at is not None and span is not None:

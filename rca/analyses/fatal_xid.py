@@ -27,12 +27,13 @@ import polars as pl
 
 from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, step_at_end
-from rca.analyses._kernel_aside import Aside, aside_words, of_weight
+from rca.analyses._kernel_aside import Aside, aside_words, broken_beside, of_weight
 from rca.analyses._kernel_events import LOST, UNNAMED, Record, waits_for_gpus
 from rca.analyses._kernel_policy import policy_of, ruled, sites_rule
 from rca.analyses._kernel_programs import has_steps
 from rca.analyses._kernel_roots import Scene, cites_of, scene
 from rca.analyses._kernel_users import TRAINS, users_of
+from rca.analyses._kernel_when import ENDED_BY_THEN, OTHER_FIRST, OUTLIVED
 from rca.analyses._kernel_words import counted, examples, followers, named, on_devices, when
 from rca.analyses._storage_hints import in_storage
 from rca.analyses._waits import build_waits
@@ -87,6 +88,7 @@ _SIGN_OF_CAUSE: Mapping[str, str] = {
 _SIGN_OF_KIND: Mapping[str, str] = {"aer": "pcie_record", "hung_task": "hung_task_record"}  # they name no culprit of their own
 _SHARED: Final = frozenset({"storage_nfs", "storage_lustre"})  # kinds that tell of a server, not of a disk of the host
 _LINKS: Final = frozenset({"nic", "ib"})
+IN_JOBS_TIME: Final = frozenset({OUTLIVED, ENDED_BY_THEN, OTHER_FIRST})  # why a record of the job's time does not count
 _BROKEN: Final = frozenset({"gpu_fault", "gpu_memory_fault"})
 _OF_STORAGE: Final = frozenset({"storage_record", "hung_task_record"})
 _OF_PROGRAMS: Final = frozenset({"application_record"})  # a program did it, wherever it ran
@@ -106,9 +108,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
         return _mention(case, told, (*seen.aside, *((r, "every rank ended well") for r in seen.roots if of_weight(r))))
     found = _found(case, told, seen)
     if found:
-        return [_with_aside(found[0], seen), *found[1:]]
+        return [_with_beside(_with_aside(found[0], seen), told, seen), *found[1:]]
     if seen.aside:
-        return _mention(case, told, seen.aside)
+        return [_with_beside(one, told, seen) for one in _mention(case, told, seen.aside)]
     _check_covered(case, told)
     return ()
 
@@ -161,6 +163,13 @@ def _with_aside(finding: Finding, seen: Scene) -> Finding:
         return finding
     says = f"{finding.says}; seen and not counted: {aside_words(aside)}"
     return replace(finding, says=says, numbers={**finding.numbers, "not_counted": len(aside)})
+
+
+def _with_beside(finding: Finding, told: Story, seen: Scene) -> Finding:
+    """A finding with the hosts of the job that it does not name and whose own record, of the job's time, shows a broken GPU or link."""
+    records = [*seen.roots, *(r for r, why in seen.aside if why in IN_JOBS_TIME)]
+    beside = broken_beside([r for r in records if not told.logs.hosts or told.logs.ranks_on(r.host)], finding.hosts)
+    return replace(finding, numbers={**finding.numbers, "broken_beside": beside}) if beside else finding
 
 
 def _first(seen: Scene, told: Story) -> list[Record]:

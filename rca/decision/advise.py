@@ -14,6 +14,7 @@ from typing import Any, Final
 from rca.causes import CAUSES
 from rca.checkpoints import Rollback
 from rca.commands import commands, drain, node_name
+from rca.decision.broken_hosts import broken_hosts
 from rca.decision.even_work import even_work
 from rca.decision.facts import NO_FACTS, Alerts, Facts
 from rca.decision.history import NO_HISTORY, History
@@ -150,7 +151,10 @@ def advise(
         else None,
         recovery=way(action),
         before_restart=tuple(
-            restart_checks(outcomes, roster, back, captured=facts.captured, has_ended=has_ended, pending=history.pending_changes)
+            restart_checks(
+                outcomes, roster, back, captured=facts.captured, has_ended=has_ended, pending=history.pending_changes,
+                broken=broken_hosts(findings, {*evict, *verdict.hosts}),
+            )
             if action not in ("none", "degrade")
             else ()
         ),

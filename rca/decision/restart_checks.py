@@ -5,16 +5,17 @@ What was not looked for is never fine: each item says what to run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from rca.checkpoints import Rollback
-from rca.commands import host_list
+from rca.commands import host_list, node_name
 from rca.roster import Roster
 from rca.types import Finding, Outcome
 from rca.weighing import sign_of
 
-__all__ = ["NOT_LOOKED", "NOT_SEEN", "SEEN", "restart_checks"]
+__all__ = ["BROKEN", "NOT_LOOKED", "NOT_SEEN", "SEEN", "restart_checks"]
 
 SEEN, NOT_SEEN, NOT_LOOKED = "seen", "not_seen", "not_looked"
 GPUS_PER_HOST: Final = 8  # where the ranks do not tell: HGX and DGX boards carry eight
@@ -23,6 +24,8 @@ STORAGE: Final = ("storage_stall", "data_stall")
 VOTES: Final = "network_votes"
 CONFIG: Final = "config_drift"
 CHECKPOINT: Final = "checkpoint_state"
+BROKEN: Final = "broken hosts beside"
+NONE_BROKEN: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def restart_checks(
@@ -33,9 +36,11 @@ def restart_checks(
     captured: frozenset[int],
     has_ended: bool | None,
     pending: Sequence[str],
+    broken: Mapping[str, str] = NONE_BROKEN,
 ) -> list[dict[str, Any]]:
     """The checklist: `check`, `status` (seen, not_seen, not_looked), `says`, `run`. `captured` = ranks whose process was looked at,
-    `has_ended` = whether the job is seen to have ended (None = not told), `pending` = changes that wait for a restart."""
+    `has_ended` = whether the job is seen to have ended (None = not told), `pending` = changes that wait for a restart, `broken` = hosts that are not
+    evicted and whose own record shows broken hardware, with it."""
     hosts = tuple(sorted({who.spelled(host) for host in who.hosts.values()}))
     checks = [
         _old_world(captured, who, hosts, has_ended=has_ended),
@@ -44,6 +49,8 @@ def restart_checks(
         _checkpoint(outcomes, back),
         _alike(outcomes),
     ]
+    if broken:
+        checks.append(_broken(broken, who))
     if pending:
         says = f"noted for the next restart: {'; '.join(pending)}"
         checks.append({"check": "pending changes", "status": SEEN, "says": says, "run": []})
@@ -72,6 +79,20 @@ def _old_world(captured: frozenset[int], who: Roster, hosts: Sequence[str], *, h
         says = f"processes of {len(alive)} ranks were looked at while the job ended or stood: whether they are gone now is not told"
         return _item("leftover ranks", SEEN, says, run)
     return _item("leftover ranks", NOT_LOOKED, "no process list or stack was taken, so nothing tells who is left", run)
+
+
+def _broken(broken: Mapping[str, str], who: Roster) -> dict[str, Any]:
+    """Hosts that did not begin it, and that a restart must not meet."""
+    where = host_list([who.spelled(host) for host in broken], len(broken))
+    run = [f"pdsh -w {where} 'sudo dcgmi diag -r 3; sudo dmesg -T | grep -iE xid'   # before they are used again"] if where else []
+    return {**_item(BROKEN, SEEN, broken_words(broken, who), run), "hosts": list(broken)}
+
+
+def broken_words(broken: Mapping[str, str], who: Roster) -> str:
+    """Which hosts to keep out, each with its record."""
+    named = ", ".join(node_name(who.spelled(host)) + (f" ({record})" if record else "") for host, record in broken.items())
+    its = "its own record shows" if len(broken) == 1 else "their own records show"
+    return f"keep {named} out of the restart and test {'it' if len(broken) == 1 else 'them'}: {its} broken hardware, whatever failed first"
 
 
 def _gpus_per_host(who: Roster, num_hosts: int) -> int:
