@@ -104,9 +104,11 @@ def condition(judgement: Judgement) -> str:
     told = judgement.size if judgement.size.num_ranks is not None else seen_size(roster)
     size, least = told.num_ranks, "at least " if told.is_least else ""  # of whom nothing was seen, nothing here tells
     parts = [f"Job of {least}{size} rank{'' if size == 1 else 's'}" if size else "Job of unknown size", _state(judgement)]
-    if verdict.cause != "healthy" and (verdict.failed_at is not None or verdict.step is not None):
-        what = "told to stop at" if CAUSES[verdict.cause].attribution == "planned" else "first failing at"
-        moment = [_moment(verdict.failed_at)] if verdict.failed_at is not None else []
+    when = verdict.failed_at or verdict.failed_after
+    if verdict.cause != "healthy" and (when is not None or verdict.step is not None):
+        what = "told to stop" if CAUSES[verdict.cause].attribution == "planned" else "first failing"
+        what += " after" if verdict.failed_at is None and when is not None else " at"
+        moment = [_moment(when)] if when is not None else []
         parts.append(f"{what} {', '.join([*moment, *([f'step {verdict.step}'] if verdict.step is not None else [])])}")
     return "; ".join(parts) + "."
 

@@ -122,14 +122,16 @@ def _verdict(
     awaited = _awaited(findings, ranks)
     telling = _telling(findings, cause, ranks, hypotheses)
     hosts = roster.hosts_of(ranks) or (() if roster.disputed & set(ranks) else _machine(about.layer, telling))
+    failed_at = _failed_at(telling, ranks, roster)
     is_proven = cause in PROVABLE and bool(hosts) and set(hosts) == _proven_hosts(findings)
     return Verdict(
         cause=cause, layer=about.layer, attribution=about.attribution, probability=p_cause,
         summary=_proven(cause, ranks, hosts, roster) if is_proven else _summary(cause, ranks, findings, roster, hosts), ranks=ranks, hosts=hosts,
         gpus=_gpus(ranks, telling, roster), ranks_probability=p_ranks if ranks else 0.0,
-        failed_at=_failed_at(telling, ranks, roster), step=_first_number(telling, "step"), data=_data(telling), last_collective=awaited,
+        failed_at=failed_at, step=_first_number(telling, "step"), data=_data(telling), last_collective=awaited,
         ordered_by=_ordered_by(awaited, telling, ranks),
         concurrent=_has_second_fault(ranks, findings), proven=is_proven, hypotheses=hypotheses,
+        failed_after=_failed_after(telling) if failed_at is None else None,
     )  # fmt: skip
 
 
@@ -168,6 +170,11 @@ def _failed_at(telling: Sequence[Finding], ranks: Suspects, roster: Roster) -> d
     said = [datetime.fromisoformat(f.numbers["failed_at"]) for f in telling if f.numbers.get("failed_at")]
     moments = [roster.last_call_at[rank] for rank in ranks if rank in roster.last_call_at]
     return said[0] if said else min(moments, default=None)
+
+
+def _failed_after(telling: Sequence[Finding]) -> datetime | None:
+    """The last dated line before a failure that has no date."""
+    return next((datetime.fromisoformat(f.numbers["failed_after"]) for f in telling if f.numbers.get("failed_after")), None)
 
 
 def _data(telling: Sequence[Finding]) -> Mapping[str, Any] | None:

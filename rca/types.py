@@ -311,6 +311,7 @@ class Verdict:
     concurrent: bool
     proven: bool
     hypotheses: tuple[Hypothesis, ...]
+    failed_after: datetime | None = None  # where `failed_at` is not told: the last that is dated before it
 
 
 @dataclass(frozen=True)

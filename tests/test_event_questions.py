@@ -365,6 +365,32 @@ class TestFirstException:
         assert found.numbers["failed_at"] == at(20).isoformat()
 
     @pytest.mark.parametrize(
+        ("steps_to", "next_at", "ended_at", "failed_at", "failed_after"),
+        [
+            (None, None, None, None, -5),  # a stamp far above is that of another moment
+            (600, None, None, None, 600),  # steps are dated lines too
+            (600, 630, None, 600, None),
+            (600, 1200, None, None, 600),
+            (600, 1200, 604, 604, None),  # the launcher saw the very rank end
+            (600, 1200, 500, None, 600),  # an earlier end of it than its last step is of another launch
+        ],
+    )
+    def test_a_traceback_without_a_stamp_is_dated_by_what_stands_next_to_it(
+        self, steps_to: int | None, next_at: int | None, ended_at: int | None, failed_at: int | None, failed_after: int | None
+    ) -> None:
+        job = Job().log(3, "python_traceback", None, "bad shape", exception="ValueError", frames=["forward (model.py:10)"])
+        if steps_to is not None:
+            for second in (steps_to - 300, steps_to):
+                job.add("progress", "log-3", rank=3, step=second, ended_at=at(second))
+        if next_at is not None:
+            job.log(3, "process_signal", next_at, "aborted", signal="SIGABRT")
+        if ended_at is not None:
+            job.agent("elastic_root_cause", ended_at, rank=3, pid=103, host="host-b", exit_code=1)
+        numbers = next(f.numbers for f in job.ask("first_exception").findings if f.ranks == (3,))
+        told = (numbers["failed_at"], numbers.get("failed_after"))
+        assert told == tuple(None if second is None else at(second).isoformat() for second in (failed_at, failed_after))
+
+    @pytest.mark.parametrize(
         ("signature", "values", "sign"),
         [
             ("cuda_ecc", {}, "gpu_memory_error"),
@@ -427,7 +453,8 @@ class TestFirstException:
         for step in range(7):
             job.add("steps", "t-3", rank=3, step=step, started_at=at(step), step_s=1.0)
         found = job.only("first_exception")
-        assert (found.numbers["step"], found.numbers["failed_at"]) == (7, at(12).isoformat())
+        told = tuple(found.numbers[name] for name in ("step", "failed_at", "failed_after"))
+        assert told == (7, None, at(12).isoformat()), "a start is no stamp of a traceback: it only tells after what it was"
 
     def test_ranks_that_read_the_same_sample_fail_together(self) -> None:
         job = self.raised(2, sample_ids=["doc-17"]).log(4, "python_traceback", 20.01, exception="ValueError", sample_ids=["doc-17"])

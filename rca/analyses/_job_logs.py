@@ -137,11 +137,6 @@ class JobLogs:
                     found[pid].add(rank)
         return found
 
-    def moment(self, line: Line) -> datetime | None:
-        """When a line was written: its own instant, else that of the last dated line before it in its file (a traceback has no stamps)."""
-        before = [o.at for o in self.lines if o.evidence_id == line.evidence_id and o.place <= line.place and o.at is not None]
-        return line.at or max(before, default=None)
-
     def order(self, one: Line, two: Line) -> int | None:
         """-1, 0, 1: the first is earlier, at the same place, later; None: not to be told. Within a file by instant, else by place."""
         if one.evidence_id == two.evidence_id:

@@ -20,8 +20,9 @@ from collections.abc import Sequence
 
 from rca.analyses._faults import DEATHS, Fault, Story, story
 from rca.analyses._job_logs import READS, Line, cite_line, step_at_end
+from rca.analyses._moments import failed
 from rca.analyses._sample_names import sample_names
-from rca.analyses._words import iso, ranks_text
+from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
@@ -85,7 +86,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         found = _tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(case, told, own)
         return [found, *mentioned, *_beside(told)]
     if told.unplaced and not told.first:
-        return [_unplaced(told), *mentioned]
+        return [_unplaced(case, told), *mentioned]
     mentioned += _beside(told)
     silent = sorted((told.logs.everyone - {line.rank for line in told.logs.lines}) | told.logs.torn)
     if silent and not told.first and not mentioned:
@@ -120,7 +121,7 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
         says += f"; {len(told.victims)} other ranks show only what followed from it"
     step = next((line.step for line in lines if line.step is not None), None)
     numbers = {
-        "failed_at": iso(logs.moment(fault.line)),
+        **failed(case, logs, fault.line),
         "exception": fault.line.exception,
         "raised_at": _own_frame(fault.line.frames),
         "step": step if step is not None or not ranks else step_at_end(case, ranks[0]),
@@ -144,7 +145,7 @@ def _outlived(told: Story) -> Finding:
     return Finding("first_exception", "outlived", says, scope=f"outlived {ranks}", numbers={"logged_by": list(ranks)}, cites=cites)
 
 
-def _unplaced(told: Story) -> Finding:
+def _unplaced(case: Tables, told: Story) -> Finding:
     """An exception that no line ties to a rank: what failed is told, who is not."""
     logs, fault = told.logs, told.unplaced[0]
     kinds = sorted({other.kind for other in told.unplaced})
@@ -155,7 +156,7 @@ def _unplaced(told: Story) -> Finding:
     says = f"a rank{f' on {host}' if host else ''}: {each}; the log does not say which rank"
     says += "" if len(kinds) == 1 else ", nor which of these was first"
     numbers = {
-        "failed_at": iso(logs.moment(line)),
+        **failed(case, logs, line),
         "exception": line.exception,
         "frames": list(line.frames[:MAX_FRAMES]),
         "step": next((line.step for line in lines if line.step is not None), None),
