@@ -7,7 +7,8 @@
 3. Not every wait for others shows as one: the gradients of others are awaited inside the backward pass, a device may wait for them, and
    `work.wait()` has no frame of its own. So ranks that stand still off the processor in one place in every sample wait as well, when they are
    most of all ranks (backward pass, device) or nearly all (a line of their own code). Against these one rank at most is accused, and none
-   that may itself be waiting so. A lone rank in the backward pass, while its peers are inside collectives, is an exception like any other.
+   that may itself be waiting so. A lone rank in the backward pass, while its peers are inside collectives, is an exception like any other,
+   unless its recorder shows it in a call that lacks another rank: that is what it waits for.
 4. In a job that runs, ranks that come back to their wait for others between the samples wait again and again. If all but one do, in every
    sample, and that one is in a place of its own in every sample, it is the slow one. Of two ranks too.
 5. A failed dump is evidence too: a process that cannot be suspended sits in the kernel, one that is gone has died.
@@ -28,11 +29,12 @@ import polars as pl
 from rca.analyses._stack_patterns import patterns
 from rca.analyses._stack_scene import Scene, hidden_wait, scene, stays
 from rca.analyses._stack_views import BACKWARD, UNTOLD, WAITS_FOR_OTHERS, View, awaits, cite_view, in_loop, seen, stands_still
+from rca.analyses._waits import build_waits
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("stacks", "stack_frames")
-USES = ("ranks", "collectives", "memberships", "dump_index", "steps", "progress")
+USES = ("ranks", "collectives", "memberships", "dump_index", "steps", "progress", "dumps", "group_status")
 SOCKETS: Final = re.compile(r"(http|urllib3?|requests|httpx|httpcore|aiohttp|ssl|redis|websocket\w*|paramiko)\b|socket:")
 STORES: Final = re.compile(  # libraries that read objects and files over the network: there a silent peer is storage
     r"(fsspec|gcsfs|s3fs|adlfs|boto3|botocore|s3transfer|minio|oss2|smart_open|h5py|pyarrow|zarr|tensorstore|webdataset|huggingface_hub|datasets|"
@@ -54,6 +56,7 @@ SIGNS = {
     "process_gone": Sign("stack", ("process_killed", "user_exception", "host_out_of_memory")),
 }
 
+MAY_WAIT: Final = frozenset({"in_backward", "in_device_sync"})  # places in which the work of others is awaited too
 WAITING_SHARE = 0.5  # of the ranks seen must wait for others, or there is no rule to be an exception to
 MOST, NEARLY_ALL = 0.5, 0.75  # more than, or at least, this share in one place: a wait for others that no frame names
 MAX_OUTLIER_SHARE = 0.25
@@ -80,6 +83,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     for rank, view in last.items():
         if rank not in waiting and not waits.may_hold(view) and stays(views[rank], view):
             sign = _sign(views[rank], view, waits)
+            if sign in MAY_WAIT and case.derive(build_waits).ways_out(rank):
+                continue
             if sign not in ("in_user_code", "apart_from_peers") or in_loop(
                 view, shown.loop
             ):  # outside the loop it has ended or failed: an after-effect
