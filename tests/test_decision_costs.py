@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from _decision import ALIVE, advised, history, past, verdict
+from _decision import ALIVE, ENDED, advised, history, past, verdict
 
 from rca.decision.facts import NO_FACTS, Layout
 from rca.decision.job_size import MAPPED, JobSize
-from rca.decision.losses import loss
+from rca.decision.losses import loss, slow_tax
 from rca.decision.recovery import ENOUGH, reference_s
 from rca.decision.shrink import shrink
 from rca.settings import NOT_SAID, Settings
-from rca.types import Finding
+from rca.types import Finding, Outcome
 
 
 def gpus(count: int) -> JobSize:
@@ -92,6 +92,35 @@ class TestLosses:
         assert found["degrade_gpu_h"] == pytest.approx([50.0, 860.0])  # 0.5 and 8.6 % of 10,000 GPU-hours
         assert found["replace_gpu_h"] == 100.0
         assert found["prefers"] is None  # between the two it is open
+
+    @pytest.mark.parametrize(
+        ("cause", "sign", "outcomes", "is_priced"),
+        [
+            ("slow_rank", "slow_compute", ALIVE, True),
+            ("slow_rank", "slow_compute", (), True),
+            ("slow_rank", "slow_compute", ENDED, False),
+            ("slow_rank", "slow_a_little", ENDED, True),  # it keeps its host
+            ("network_fault", "network_record", ALIVE, True),
+            ("network_fault", "network_record", (), False),  # whether it moves is not told
+            ("network_fault", "job_hangs", ALIVE, False),
+            ("nvlink_fault", "nvlink_record", ENDED, False),
+        ],
+    )
+    def test_a_job_that_stands_or_ended_has_no_price_of_going_on(
+        self, cause: str, sign: str, outcomes: tuple[Outcome, ...], *, is_priced: bool
+    ) -> None:
+        found = advised(verdict(cause), (replace(self.SLOW, sign=sign),), outcomes=outcomes)
+        assert (found.losses is not None) is is_priced
+
+    def test_the_share_that_is_lost_is_of_the_present_step_and_never_more_than_all(self) -> None:
+        timed = replace(self.SLOW, numbers={**self.SLOW.numbers, "tax": 0.32, "step_s": 1.035, "is_step_measured": True})
+        job = Finding("straggler_what_if", "straggling", "", numbers={"S": 1.25, "waste": 0.2})
+        worker = Finding("straggler_what_if", "slow_worker", "", ranks=(5,), numbers={"share": 1.15})
+        assert slow_tax([timed, job, worker], (5,), 0.7) == (0.32, "a step takes 1.03 s, 32.0 % of it lost against the steps before")
+        told = slow_tax([self.SLOW, job, worker], (5,), 0.7)
+        assert told is not None
+        assert told[0] == pytest.approx(0.2)
+        assert "100 % of that" in told[1]
 
     def test_no_other_cause_is_gone_on_with(self) -> None:
         assert loss(verdict("gpu_fault"), [], step_s=1.0, size=gpus(8), repair_h=1.0, recovery_s=1.0, again_s=0.0, is_running=True) is None

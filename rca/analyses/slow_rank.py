@@ -229,8 +229,9 @@ def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFram
         sign = "slow_host"
     own_s = measured.usual({measured.ranks[worst.row]}, worst.first, worst.last)
     others_s = measured.usual(set(others), worst.first, worst.last)
-    tax = _tax(rows, own_s - others_s) if sign != "slow_data" else None
-    if tax is not None and 1 / (1 - tax[0]) < COSTS and all(rise.first < BASELINE for rise in slow):
+    is_lasting = all(rise.first < BASELINE for rise in slow)
+    tax = _tax(rows, own_s - others_s, measured.steps, slow, is_lasting=is_lasting) if sign != "slow_data" else None
+    if tax is not None and tax[1] / tax[0] < COSTS and is_lasting:
         sign = "slow_a_little"
     first, last = (measured.steps[i] for i in (min(rise.first for rise in slow), max(rise.last for rise in slow)))
     column = "data_s" if sign == "slow_data" else "compute_s"
@@ -244,8 +245,10 @@ def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFram
         says = f"{who}: computation took {_ratios(slow, ranks, numbers)} ({own}, others {others_s:.3g} s)"
     says += f" from step {first} to {last}"
     if tax is not None:
-        numbers["tax"] = round(tax[0], 4)
-        says += f", which is {tax[0]:.1%} of a step of {tax[1]:.3g} s"
+        healthy_s, present_s = tax
+        numbers |= {"tax": round(1 - healthy_s / present_s, 4), "step_s": round(present_s, 6), "is_step_measured": not is_lasting}
+        without = "instead of" if not is_lasting else "and without that excess"
+        says += f": a step takes {present_s:.3g} s {without} {healthy_s:.3g} s, {numbers['tax']:.1%} of the GPU time is lost"
     if sign == "slow_a_little":
         says += "; it was so from the first steps on, and may have more to do in its place: nothing shows that its hardware became slow"
     if (at := began(case, ranks, first)) is not None:
@@ -255,10 +258,19 @@ def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFram
     return Finding("slow_rank", sign, says, ranks=ranks, hosts=on, explains=others, numbers=numbers, cites=cites)
 
 
-def _tax(rows: pl.DataFrame, excess_s: float) -> tuple[float, float] | None:
-    """Share of the usual step that an excess of one rank is, and that step, s; None where no whole step is told, or it is no longer than that."""
-    usual = rows["step_s"].median()
-    return (excess_s / usual, usual) if isinstance(usual, float) and 0 < excess_s < usual else None
+def _tax(
+    rows: pl.DataFrame, excess_s: float, steps: Sequence[int], slow: Sequence[Rise], *, is_lasting: bool
+) -> tuple[float, float] | None:
+    """The healthy step and the present one, s: 1 - healthy/present is the share of the GPU time that is lost. Present are the steps in which all of
+    them are slow; healthy those before the first was, or, of ranks that were slow from the start, the present one without their excess. None where
+    no whole step is told, or it is no longer than that."""
+    now = rows.filter(pl.col("step").is_between(steps[max(r.first for r in slow)], steps[max(r.last for r in slow)]))["step_s"].median()
+    if not isinstance(now, float) or not 0 < excess_s < now:
+        return None
+    if is_lasting:
+        return now - excess_s, now
+    before = rows.filter(pl.col("step") < steps[min(r.first for r in slow)])["step_s"].median()
+    return (min(before, now), now) if isinstance(before, float) and before > 0 else None
 
 
 def _ratios(slow: Sequence[Rise], ranks: Sequence[int], numbers: dict[str, Any]) -> str:

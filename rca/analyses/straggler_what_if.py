@@ -88,6 +88,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
     return [*found, straggling]
 
 
+def _of_all(share: float) -> float:
+    """A share of the loss as it is told: a replay may win back more than is lost, or less than nothing."""
+    return min(max(share, 0.0), 1.0)
+
+
 def _numbers(replay: Replay) -> dict[str, Any]:
     """S, S_t, S_dp, S_stage, S_w, M_W, M_S, M_P, M_D, waste: ratios of times, and shares of the loss."""
     import numpy as np
@@ -145,9 +150,7 @@ def _blame(case: Tables, replay: Replay, numbers: dict[str, Any]) -> list[Findin
         if share >= EXPLAINS:
             return [_slow_worker(case, replay, slow, share)]
     batches, stages = numbers["M_D"], numbers["M_P"]
-    both = (
-        f"the same work in every batch would win {max(batches, 0):.0%} of the loss back, the same work on every stage {max(stages, 0):.0%}"
-    )
+    both = f"the same work in every batch would win {_of_all(batches):.0%} of the loss back, the same work on every stage {_of_all(stages):.0%}"
     if batches >= max(EXPLAINS, stages) and long_together is not None and long_together >= TOGETHER:
         says = f"{both}; forward and backward of a micro-batch are long together (correlation {long_together:.2f}): batches differ, no rank is slow"
         shares = {"share": batches, "stage_share": stages, "correlation": long_together}
@@ -181,7 +184,7 @@ def _long_replica(case: Tables, replay: Replay, slow: dict[tuple[int, int], floa
     ranks = sorted(of.ranks[place] for place in slow)
     says = (
         f"all stages of replica {dp} ({ranks_text(ranks)}) compute {math.exp(max(slow.values())):.2f} times as long as in the other replicas; with "
-        f"its work as usual {max(share, 0):.0%} of the loss is gone: what they share is their batches, longer samples and no slow rank"
+        f"its work as usual {_of_all(share):.0%} of the loss is gone: what they share is their batches, longer samples and no slow rank"
     )
     numbers = {"share": share, "candidates": ranks, "replica": dp}
     return Finding(
@@ -221,7 +224,7 @@ def _slow_worker(case: Tables, replay: Replay, slow: dict[tuple[int, int], float
     who = f"{ranks_text(ranks)}{' on ' + ', '.join(on) if on else ''}"
     says = (
         f"{who} (replica {worst[0]}, pipeline stage {worst[1]}) computes {math.exp(slow[worst]):.2f} times as long as the same stage elsewhere; "
-        f"with its work as usual {share:.0%} of the loss is gone"
+        f"with its work as usual {_of_all(share):.0%} of the loss is gone"
     )
     others = tuple(sorted(set(of.ranks.values()) - set(ranks)))
     numbers = {"ratio": math.exp(slow[worst]), "share": share}

@@ -19,7 +19,7 @@ from rca.decision.even_work import even_work
 from rca.decision.facts import NO_FACTS, Alerts, Facts
 from rca.decision.history import NO_HISTORY, History
 from rca.decision.job_size import ranks_per_host, seen_size
-from rca.decision.losses import loss
+from rca.decision.losses import can_go_on, loss
 from rca.decision.reasons import because, instead
 from rca.decision.recovery import recovery
 from rca.decision.restart_checks import restart_checks
@@ -97,6 +97,7 @@ def advise(
     costs = loss(
         verdict, findings, step_s=facts.step_s, size=size, repair_h=site.repair_h, recovery_s=_expected(way("replace")),
         again_s=_again_s(facts, back, site), is_running=has_ended is False,
+        goes_on=can_go_on(verdict, findings, has_ended=has_ended),
     )  # fmt: skip
     moved = _move(verdict, action, tried, alerts, costs, site.spares)  # an idle node that a list does not show may be had all the same
     if plan is not None and moved.action == "human" and verdict.cause in GROUP_GOES:

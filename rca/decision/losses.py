@@ -15,33 +15,50 @@ from rca.decision.job_size import MAPPED, JobSize
 from rca.reliability.published import statement
 from rca.types import Finding, Verdict
 
-__all__ = ["CAUSES_OF_TAX", "loss", "slow_tax"]
+__all__ = ["CAUSES_OF_TAX", "can_go_on", "loss", "slow_tax"]
 
 SLOW: Final = "slow_rank"
 WHAT_IF: Final = "straggler_what_if"  # its findings carry `waste` = 1 - 1/S of the job, and `share` of the loss that goes away with a rank
+STANDS: Final = ("job_hangs",)  # signs of a job that stands still
+STUCK: Final = ("stuck_collective", "first_silent_rank")  # analyses whose findings tell of calls that nobody ends
 LITTLE: Final = "slow_a_little"  # sign of slow_rank
+SLOWER: Final = ("slow_compute", "slow_host", LITTLE)  # signs whose numbers tell how much slower
 UNPROVEN: Final = "nothing shows that another host would be faster: go on, and look at its clocks"
 LINKS: Final = ("network_fault", "network_transient", "nvlink_fault")  # causes that a route around may mend for a while
 CAUSES_OF_TAX: Final = (SLOW, *LINKS)
 
 
+def can_go_on(verdict: Verdict, findings: Sequence[Finding], *, has_ended: bool | None) -> bool:
+    """Whether the job can go on slower: it neither ended nor stands, and with a failed link it is seen to move. `has_ended`: None = not told."""
+    if has_ended or any(f.sign in STANDS or f.analysis in STUCK for f in findings):
+        return False
+    return verdict.cause == SLOW or has_ended is False
+
+
 def slow_tax(findings: Sequence[Finding], ranks: Sequence[int], step_s: float | None) -> tuple[float, str] | None:
     """Share of each step of the whole job that a slow rank costs, and how that is known; None where nothing tells how slow it is.
 
-    By the what-if analysis where one looked; else the excess of its own computation over that of its peers, over the whole step; without the
-    length of a step over its own computation, which is the most that it can be.
+    Everywhere 1 - healthy step / present step: by the steps before it became slow and since, where both were timed; else by the what-if analysis
+    where one looked; else the excess of its own computation over that of its peers, over the present step; without the length of a step over its own
+    computation, which is the most that it can be.
     """
     waste = next((f.numbers["waste"] for f in findings if f.analysis == WHAT_IF and f.numbers.get("waste") is not None), None)
+    own_of = [f.numbers for f in findings if f.sign in SLOWER and set(f.ranks) == set(ranks)]
+    for numbers in own_of:
+        if numbers.get("is_step_measured"):
+            return numbers[
+                "tax"
+            ], f"a step takes {numbers['step_s']:.3g} s, {100 * numbers['tax']:.1f} % of it lost against the steps before"
     for f in findings:
         if f.analysis == WHAT_IF and waste is not None and f.numbers.get("share") is not None and set(f.ranks) == set(ranks):
-            share = f.numbers["share"]
+            share = min(f.numbers["share"], 1.0)  # a replay may win back more than is lost: other ranks then wait where they did not
             return waste * share, f"what-if analysis: {100 * waste:.1f} % of the time is lost, and {100 * share:.0f} % of that goes with it"
-    for f in findings:
-        own, others = f.numbers.get("own_s"), f.numbers.get("others_s")
-        if f.sign not in ("slow_compute", "slow_host", LITTLE) or set(f.ranks) != set(ranks) or not own or others is None or own <= others:
+    for numbers in own_of:
+        own, others = numbers.get("own_s"), numbers.get("others_s")
+        if not own or others is None or own <= others:
             continue
         excess = own - others
-        if (tax := f.numbers.get("tax")) is not None:
+        if (tax := numbers.get("tax")) is not None:
             return tax, f"{excess:.3g} s of each step, which is {100 * tax:.1f} % of it"
         if step_s is not None and step_s >= own:
             return excess / step_s, f"{excess:.3g} s of each step of {step_s:.3g} s"
@@ -51,14 +68,15 @@ def slow_tax(findings: Sequence[Finding], ranks: Sequence[int], step_s: float | 
 
 def loss(
     verdict: Verdict, findings: Sequence[Finding], *, step_s: float | None, size: JobSize, repair_h: float | None, recovery_s: float | None,
-    again_s: float | None, is_running: bool,
+    again_s: float | None, is_running: bool, goes_on: bool = True,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Both losses in GPU-hours; None where the cause has no way of going on slower.
+    """Both losses in GPU-hours; None where the cause has no way of going on slower, or nothing goes on: the job stands or ended.
 
     `size` = ranks of the job, a GPU each, `recovery_s` of the restart, `again_s` of what would be computed again (None = not told), `is_running` = a
     checkpoint can be written first.
     """
-    if verdict.cause not in CAUSES_OF_TAX or not (verdict.ranks or verdict.hosts):
+    is_little = verdict.cause == SLOW and any(f.sign == LITTLE and set(f.ranks) == set(verdict.ranks) for f in findings)
+    if verdict.cause not in CAUSES_OF_TAX or not (verdict.ranks or verdict.hosts) or not (goes_on or is_little):
         return None
     num_gpus = size.num_ranks
     if verdict.cause == SLOW:
@@ -75,7 +93,6 @@ def loss(
     prefers = None
     if degrade is not None and replace is not None:
         prefers = "degrade" if degrade[1] < replace else "replace" if degrade[0] > replace else None
-    is_little = verdict.cause == SLOW and any(f.sign == LITTLE and set(f.ranks) == set(verdict.ranks) for f in findings)
     row: dict[str, Any] = {
         "tax_least": taxes[0] if taxes else None,
         "tax_most": taxes[1] if taxes else None,
