@@ -17,17 +17,21 @@ TOLD_EVERY = 50  # answers
 
 
 def measure(
-    kinds: Sequence[str], sizes: Sequence[int] | None, seeds: Sequence[int] | None, out: Path, *, jobs: int, say: Say, show: Say
-) -> int:
-    """Plays, marks, prints the tables, keeps them in `out`/campaign.json. 0: no answer wrong; 1: a wrong one, or one that did not come."""
-    from rca.drills._campaign_plan import REPORTED, SEEDS, reported
+    kinds: Sequence[str], sizes: Sequence[int] | None, seeds: Sequence[int] | None, out: Path, *, jobs: int, say: Say, show: Say,
+    are_named: bool = False,
+) -> int:  # fmt: skip
+    """Plays, marks, prints the tables, keeps them in `out`/campaign.json. `are_named`: the kinds were asked for one by one.
+    0: no answer wrong; 1: a wrong one, or one that did not come."""
+    from rca.drills._campaign_plan import REPORTED, SEEDS, plan_lines, reported
     from rca.drills._campaign_simulated import answers, made_with
     from rca.drills._campaign_tables import short, tables
     from rca.errors import UsageError
 
-    wanted = reported(kinds, sizes or REPORTED, seeds or SEEDS)
+    wanted = reported(kinds, sizes or REPORTED, seeds or SEEDS, is_named=are_named and bool(sizes))
     if not wanted:
         raise UsageError(f"no kind has a layout of {', '.join(map(str, sizes or ()))} ranks: choose of {', '.join(map(str, REPORTED))}")
+    for line in plan_lines(wanted, seeds or SEEDS):
+        show(line)
     began = time.monotonic()
     rows: list[dict[str, Any]] = []
     for number, row in enumerate(answers(wanted, out, jobs=jobs, say=say), 1):

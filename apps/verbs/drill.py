@@ -19,6 +19,11 @@ SMALL = {"buffer_entries": 48, "json_rounds": 1}  # eight ranks then fit into 30
 SMALL_GOING_ON = SMALL | {"num_rounds": 2, "round_gap_s": 1.0, "json_rounds": 0}  # its timings grow while it is looked at
 RANKS = 8  # of a simulated job
 USUAL = {"tp": 2, "pp": 2, "dp": 2}
+SEEDS_HELP = (
+    "seeds of every kind (default: live 0, simulated 0 1 2). Simulated: at 32, 1,024, 4,096 and 16,384 ranks a kind is played with the first seed "
+    "only, kinds in which nothing failed with twice as many at other sizes, and at 4,096 and 16,384 every third kind; with --kinds and --ranks "
+    "each is played with just these seeds"
+)
 ROW = "{fault:19} {seed:>4}  {view:15}{mark:6}{ranks:22}{cause:48}{layer:28}{action:24}{p:>5} {seconds:>7}"
 
 
@@ -40,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     campaign.add_argument(
         "--out", type=Path, default=Path("campaign"), metavar="DIR", help="captures or rows, and campaign.json (default: campaign)"
     )
-    campaign.add_argument("--seeds", type=int, nargs="+", metavar="N", help="seeds of every kind (default: live 0, simulated six)")
+    campaign.add_argument("--seeds", type=int, nargs="+", metavar="N", help=SEEDS_HELP)
     campaign.add_argument("--faults", "--kinds", nargs="+", metavar="KIND", help="names from `rca drill list` (default: all)")
     campaign.add_argument(
         "--views", nargs="+", default=["whole"], metavar="VIEW", help="live: parts of the evidence to diagnose (default: whole; `all`)"
@@ -154,8 +159,9 @@ def _simulated_campaign(args: argparse.Namespace) -> int:
     if args.jobs < 1:
         raise UsageError("--jobs needs at least one process")
     kinds = [_kind(name) for name in args.faults or sorted(KINDS)]
-    act = calibrate if args.calibrate else measure
-    return act(kinds, args.ranks, args.seeds, args.out, jobs=args.jobs, say=_say, show=_print)
+    if args.calibrate:
+        return calibrate(kinds, args.ranks, args.seeds, args.out, jobs=args.jobs, say=_say, show=_print)
+    return measure(kinds, args.ranks, args.seeds, args.out, jobs=args.jobs, say=_say, show=_print, are_named=args.faults is not None)
 
 
 def _kind(name: str) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "drawn",
     "fitted",
     "layout_text",
+    "plan_lines",
     "played",
     "reported",
 ]
@@ -75,18 +76,44 @@ class Wanted:
         return f"{self.kind} {self.ranks} {self.seed} {self.way}"
 
 
-def reported(kinds: Collection[str], sizes: Collection[int], seeds: Sequence[int]) -> list[Wanted]:
+def reported(kinds: Collection[str], sizes: Collection[int], seeds: Sequence[int], *, is_named: bool = False) -> list[Wanted]:
     """Incidents of a campaign: those of each kind at each size that has a layout for it. In an order that mixes them, so that a part of it tells
-    of the whole."""
+    of the whole. `is_named`: somebody named these kinds and sizes, and gets each with every seed, no more and no fewer."""
     found = []
     for number, kind in enumerate(sorted(kinds)):
         for ranks in _sizes(kind, sizes):
-            if len(kinds) >= len(simulated.KINDS) and number % 3 != LARGE.get(ranks, number % 3):
+            if not is_named and len(kinds) >= len(simulated.KINDS) and number % 3 != LARGE.get(ranks, number % 3):
                 continue
-            told = _seeds(kind, ranks, seeds)
+            told = list(dict.fromkeys(seeds)) if is_named else _seeds(kind, ranks, seeds)
             is_written = ranks == WRITTEN or number % 3 == WRITTEN_TOO.get(ranks)
             found += [Wanted(kind, ranks, seed, "files" if is_written and seed == told[-1] else "tables") for seed in told]
     return _mixed(found)
+
+
+def plan_lines(wanted: Sequence[Wanted], seeds: Sequence[int]) -> list[str]:
+    """What is played: how many incidents of how many kinds, and with which seeds at each size, where those are not the ones asked for with why."""
+    lines = [f"{len(wanted)} incidents of {_kinds(len({one.kind for one in wanted}))}; seeds asked for: {_numbers(seeds)}"]
+    for ranks in sorted({one.ranks for one in wanted}):
+        of_kind: dict[tuple[int, ...], set[str]] = {}
+        for kind in sorted({one.kind for one in wanted if one.ranks == ranks}):
+            of_kind.setdefault(tuple(sorted(one.seed for one in wanted if (one.kind, one.ranks) == (kind, ranks))), set()).add(kind)
+        for own, kinds in sorted(of_kind.items()):
+            lines.append(f"  {ranks} ranks: seed{'s' if len(own) > 1 else ''} {_numbers(own)} of {_kinds(len(kinds))}{_why(own, seeds)}")
+    return lines
+
+
+def _why(own: Sequence[int], seeds: Sequence[int]) -> str:
+    if set(own) < set(seeds):
+        return " (a large job is played once; name kinds and sizes to have every seed)"
+    return " (nothing failed in them: more seeds than asked for; name kinds and sizes to have those alone)" if set(own) > set(seeds) else ""
+
+
+def _kinds(count: int) -> str:
+    return f"{count} kind{'' if count == 1 else 's'}"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def fitted(kinds: Collection[str], sizes: Collection[int], seeds: int) -> list[Wanted]:
