@@ -136,7 +136,7 @@ def test_an_accused_host_whose_link_came_back_lost_it_for_a_moment(tmp_path: Pat
 
 
 OPEN: Mapping[str, tuple[list[tuple[int, str]], str, tuple[str, ...]]] = {
-    "one report": ([said(0, IB, address(1))], "link", ("node-1",)),
+    "one report": ([said(0, IB, address(1))], "link_unheard", ("node-1",)),
     "both ends of one connection": ([said(0, IB, address(1)), said(1, IB, address(0))], "link", ()),
     "one host reports all others": ([said(0, IB, address(peer)) for peer in (1, 2, 3)], "tie", ()),
     "one closed connection": ([said(0, CLOSED, address(1))], "closed", ("node-1",)),

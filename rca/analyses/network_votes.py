@@ -39,6 +39,7 @@ SIGNS = {
     "flapped": Sign("network", ("network_transient", "unknown")),
     "gone": Sign("network", ("host_lost", "process_killed", "network_fault", "user_exception", "unknown")),
     "link": Sign("network", ("network_fault", "network_transient", "unknown")),
+    "link_unheard": Sign("network", ("host_lost", "process_killed", "network_fault", "network_transient", "unknown")),
     "tie": Sign("network", ("network_fault", "network_transient", "unknown")),
     "everywhere": Sign("network", ("network_fault", "network_transient", "unknown")),
     "port_error": Sign("network", ("network_transient", "network_fault", "unknown")),
@@ -169,6 +170,10 @@ def _verdict(given: Sequence[Report], told: Story, over: Collection[str]) -> Fin
     if len(pairs) == 1:
         what = f"{given[0].reporter} and {given[0].accused} report" if len(reporters) > 1 else f"{_named(reporters)} alone reports"
         says = f"{what} a failed connection {'to each other' if len(reporters) > 1 else f'to {given[0].accused}'}"
+        if len(reporters) == 1 and _is_unheard(given[0].accused, told):
+            return _open(
+                "link_unheard", given, told, f"{says}, whose logs were not read: a host or process that ended is lost in the same words"
+            )
         return _open("link", given, told, f"{says}: either end fits, and so does what lies between them")
     if len(reporters) >= MANY and len(ends) >= MANY:
         says = (
@@ -211,6 +216,12 @@ def _fell_silent(host: str, told: Story) -> bool:
     """Whether no rank of a host complained, and of every other host one did: who only loses the network notices it too."""
     complained = {told.logs.hosts.get(line.rank) for line in told.logs.lines if line.rank is not None and _notices(line)}
     return host not in complained and set(told.logs.hosts.values()) - {host} <= complained
+
+
+def _is_unheard(host: str, told: Story) -> bool:
+    """Whether of most ranks of a host no log was read."""
+    on_host = set(told.logs.ranks_on(host))
+    return 2 * len(on_host & (told.logs.read_to_the_end | {line.rank for line in told.logs.lines})) < max(len(on_host), 1)
 
 
 def _notices(line: Line) -> bool:
