@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 import polars as pl
 
+from rca.timing_launches import other_launches
 from rca.types import Tables
 
 __all__ = ["FIRM", "LOST_STEPS", "KnownJob", "Span", "TimedFile", "foreign_timings", "known_timings", "wide"]
@@ -63,13 +64,16 @@ def foreign_timings(case: Tables, foreign: Collection[str]) -> dict[str, str]:
     2. Outside the recorded calls of the same ranks, else of the job; else outside its stacks or logs.
     3. Two files (or folders of them) with other values for one step of a rank: the one that 2 ties to the job counts, else the one that goes on
        where the other was; else neither.
+    4. Other launches of the same ranks, an hour or more away, at other steps (rca/timing_launches.py).
     """
     files = _files(case, foreign)
     job = _job(case, frozenset(foreign) | files.keys())
     found = _other_ranks(files, job) | _other_hosts(files, job)
     told = {id_: _in_time(file, job) for id_, file in files.items()}
     found |= {id_: why for id_, (_, why) in told.items() if why and not _goes_on(id_, files, told)}
-    found |= _beside(files, found, {id_: tie for id_, (tie, _) in told.items()})
+    ties = {id_: tie for id_, (tie, _) in told.items()}
+    found |= _beside(files, found, ties)
+    found |= other_launches({id_: file for id_, file in files.items() if id_ not in found}, ties, firm=FIRM)
     rest = {id_: file for id_, file in files.items() if id_ not in found}
     return found | _contradicting(case, rest, {id_: told[id_][0] for id_ in rest})
 

@@ -16,6 +16,8 @@ from rca.belonging import foreign_evidence, foreign_logs
 from rca.case import MemoryCase
 from rca.questions import ask
 from rca.tables import TABLES
+from rca.timing_launches import other_launches
+from rca.timing_sets import TimedFile
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 STEP_S = 0.5
@@ -112,6 +114,48 @@ class TestTimings:
     def test_a_copy_in_other_words_contradicts_nothing(self) -> None:
         again = [row | {"compute_s": 0.2004, "step_s": None} for row in timings("copy")]
         assert left_out(steps=[*timings("own"), *again]) == {}
+
+    @pytest.mark.parametrize(
+        ("first", "after_s", "old"),
+        [
+            (2000, 2 * 86_400.0, {"one", "one-n"}),  # 1,980 steps that nobody saw, and that take 990 s
+            (2000, -2 * 86_400.0, {"two", "two-n"}),  # higher steps, and days before: the later one went back
+            (2000, 990.0, set()),  # one run that was timed now and then
+            (8000, 4_500.0, set()),  # the same, over more than an hour
+            (20, 2 * 86_400.0, set()),  # resumed where it was
+            (35, 2 * 86_400.0, set()),  # a few steps were lost
+            (2000, 60.0, set()),
+        ],
+    )
+    def test_of_launches_far_apart_in_steps_and_time_the_last_counts(self, first: int, after_s: float, old: set[str]) -> None:
+        steps = [*timings("one"), *timings("two", first=first, after_s=after_s)]
+        numbers = [
+            {"evidence_id": f"{name}-n/{row['rank']}", "rank": row["rank"], "step": row["step"], "loss": 1.0}
+            for name, rows in (("one", timings("one")), ("two", timings("two", first=first)))
+            for row in rows
+        ]
+        found = left_out(steps=steps, rank_progress=numbers)
+        assert set(found) == old
+        assert all(whole(whys, "an earlier launch") for whys in found.values())
+
+    @pytest.mark.parametrize(("ties", "old"), [({}, "one"), ({"one": 2}, "one"), ({"one": 3}, "two"), ({"one": 3, "two": 3}, "one")])
+    def test_of_launches_far_apart_that_which_is_firmly_tied_counts_before_the_last(self, ties: dict[str, int], old: str) -> None:
+        files = {
+            name: TimedFile(spans={0: (NOON + after, NOON + after + timedelta(seconds=10))}, steps={0: (first, first + 19)})
+            for name, first, after in (("one", 0, timedelta()), ("two", 4000, timedelta(days=2)))
+        }
+        found = other_launches(files, ties, firm=3)
+        assert set(found) == {old}
+        assert found[old].startswith("an earlier launch" if old == "one" else "a later launch")
+
+    def test_launches_far_apart_in_one_folder_are_told_file_by_file(self) -> None:
+        two = [row | {"evidence_id": f"own/{row['rank']}.old"} for row in timings("own")]
+        numbers = [{"evidence_id": f"own/{row['rank']}.old-n", "rank": row["rank"], "step": row["step"], "loss": 1.0} for row in two]
+        steps = [*timings("own", first=2000, after_s=2 * 86_400.0), *two]
+        assert len(left_out(steps=steps, rank_progress=numbers)["own"]) == 8
+
+    def test_tails_of_other_ranks_are_no_other_launch(self) -> None:
+        assert left_out(steps=[*timings("one", ranks=range(2)), *timings("two", ranks=range(2, 4), first=2000, after_s=2 * 86_400.0)]) == {}
 
     def test_numbers_without_instants_go_with_the_timings_of_their_folder(self) -> None:
         numbers = [

@@ -420,6 +420,19 @@ class TestReplicaDivergence:
         finding = only(ask(replicas_case(dp=5, parts=1, flipped={0: 6}, lost=(4,)), "replica_divergence"))
         assert (finding.sign, finding.ranks) == ("replica_differs", (0,))
 
+    def test_replicas_that_all_differ_show_no_wrong_chip(self) -> None:
+        """As by a map that is not that launch's. Where it is the last step, a gradient was not averaged."""
+        assert ask(replicas_case(dp=4, parts=2, flipped=dict.fromkeys(range(8), 6)), "replica_divergence").status == "blind"
+        assert accused(ask(replicas_case(dp=4, parts=2, flipped=dict.fromkeys(range(8), 11)), "replica_divergence")) == [
+            ("parted_at_the_end", ())
+        ]
+
+    @pytest.mark.parametrize(("later", "status"), [(0, "found"), (9, "found"), (2_000, "blind")])
+    def test_what_agreed_before_a_hole_in_the_record_is_of_another_launch(self, later: int, status: str) -> None:
+        case = replicas_case(dp=3, parts=2, flipped={1: 6})
+        far = case.table("rank_progress").collect().with_columns(pl.col("step") + pl.when(pl.col("step") < 6).then(0).otherwise(later))
+        assert ask(MemoryCase({"rank_progress": far, "ranks": case.table("ranks").collect()}), "replica_divergence").status == status
+
     def test_only_the_first_step_counts(self) -> None:
         assert accused(ask(replicas_case(dp=3, parts=2, flipped={1: 6, 0: 8}), "replica_divergence")) == [("replica_differs", (1,))]
 

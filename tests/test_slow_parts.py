@@ -16,15 +16,17 @@ from rca.types import Outcome
 Parts = tuple[float, float, float]  # computation, transfer, data, s
 
 
-def timed(of: Callable[[int, int], Parts], *, num: int = 8, length: int = 40, without: tuple[str, ...] = ()) -> Outcome:
-    """Every rank ends a step when the last one has computed and the transfer is over; until then it waits inside communication."""
+def timed(of: Callable[[int, int], Parts], *, num: int = 8, length: int = 40, without: tuple[str, ...] = (), hole: int = 0) -> Outcome:
+    """Every rank ends a step when the last one has computed and the transfer is over; until then it waits inside communication. `hole`: steps
+    that nobody wrote, in the middle."""
     rows: list[dict[str, Any]] = []
     for step in range(length):
+        number = step + (hole if step >= length // 2 else 0)
         parts = [[value * (1 + 0.02 * noise(rank, step, n)) for n, value in enumerate(of(rank, step))] for rank in range(num)]
         whole = max(compute + data for compute, _, data in parts) + max(transfer for _, transfer, _ in parts)
         rows += [
-            {"evidence_id": f"t-{rank}", "record": f"L{step + 1}", "rank": rank, "step": step, "step_s": whole, "compute_s": compute, "data_s": data,
-             "comm_s": whole - compute - data}
+            {"evidence_id": f"t-{rank}", "record": f"L{step + 1}", "rank": rank, "step": number, "step_s": whole, "compute_s": compute,
+             "data_s": data, "comm_s": whole - compute - data}
             for rank, (compute, _, data) in enumerate(parts)
         ]  # fmt: skip
     kept = [{key: value for key, value in row.items() if key not in without} for row in rows]
@@ -59,3 +61,9 @@ def test_without_the_times_of_computation_the_part_is_open() -> None:
     grown = timed(lambda rank, step: (0.5, 0.3 if step >= 20 else 0.1, 0.01), without=("compute_s",))
     assert grown.status == "blind"
     assert timed(lambda rank, step: (0.5, 0.3 if step >= 20 else 0.1, 0.01), num=1).status == "blind"
+
+
+@pytest.mark.parametrize(("hole", "expected"), [(0, 1), (9, 1), (3_000, 0)])
+def test_no_change_is_dated_into_steps_that_nobody_wrote(hole: int, expected: int) -> None:
+    """Of another launch, with another layout or batch, as far as anybody knows."""
+    assert len(timed(lambda rank, step: (0.5, 0.3 if step >= 20 else 0.1, 0.01), hole=hole).findings) == expected

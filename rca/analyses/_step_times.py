@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[np.float64]
 
-__all__ = ["Times", "began", "cite_step", "step_rows", "times"]
+__all__ = ["Times", "began", "cite_step", "last_stretch", "step_rows", "times"]
+
+LEAST_HOLE: Final = 10  # steps: fewer are lost where a rank kept what it wrote in memory
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,19 @@ def _by_step(case: Tables) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _shared(rows: pl.DataFrame) -> pl.DataFrame:
     """Steps that at least half of the ranks have, sorted."""
     return rows.group_by("step").agg(pl.len().alias("n")).filter(pl.col("n") * 2 >= rows["rank"].n_unique()).sort("step")
+
+
+def last_stretch(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows (with `step`) behind the last hole in the record: more steps missing than there are from the hole before on, and to the end.
+
+    What changed while nobody wrote may be of another launch, with another layout, batch or code: no change is dated into such a hole.
+    """
+    steps = rows["step"].drop_nulls().unique().sort().to_list()
+    first = steps[0] if steps else 0
+    for before, after in pairwise(steps):
+        if after - before - 1 > max(LEAST_HOLE, before - first + 1, steps[-1] - after + 1):
+            first = after
+    return rows.filter(pl.col("step") >= first)
 
 
 def times(rows: pl.DataFrame, column: str) -> Times:

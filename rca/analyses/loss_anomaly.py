@@ -21,7 +21,7 @@ import polars as pl
 from rca.analyses._first_wrong import SIGNALS, Anomaly, accused, earliest
 from rca.analyses._layout import hosts, unseen
 from rca.analyses._numbers import drift_start, judged_where_wild, newest
-from rca.analyses._step_times import began
+from rca.analyses._step_times import began, last_stretch
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -52,6 +52,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     states = states.filter(pl.any_horizontal(pl.col(list(SIGNALS)).is_not_null()))
     if (steps := states["step"].n_unique()) < MIN_STEPS:
         raise NotEnoughEvidence(f"loss or gradient norm of a rank in {steps} steps only")
+    recent = last_stretch(states)  # numbers before a hole in the record may be of another launch: no jump is dated into it
+    states = recent if recent["step"].n_unique() >= MIN_STEPS else states
     states = _stubborn(newest(states, series="rank", by="step"))
     anomaly = earliest(states)
     until = anomaly.step if anomaly else None

@@ -6,6 +6,8 @@
    different, and only this step counts. Where checksums are written now and then, the state may be wrong from the step after the last equal ones.
 3. The value of more than half of the group (of its known size, whether or not all left a file) is right, the others are accused. Two replicas,
    or too few on record, only show that somebody is wrong: then nobody is accused.
+   Three replicas or more of which no two hold the same, in every group and with steps behind, are no chip's doing: then the map does not fit (that of
+   another launch), or these are no sums of one state.
 4. Silent corruption does not stop a job. Where no step follows the one at which replicas part, a gradient that was not averaged (a call that
    one rank left out) is as likely a reason.
 """
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rca.analyses._layout import Replicas, hosts, replicas, unseen
-from rca.analyses._step_times import began
+from rca.analyses._step_times import began, last_stretch
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -51,7 +53,7 @@ class _Split:
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding for the earliest step at which replicas part; nothing when all were compared and agree."""
-    rows = _checksums(case)
+    rows = last_stretch(_checksums(case))  # what agreed before a hole in the record may be of another launch
     if rows.is_empty():
         raise NotEnoughEvidence("no checksum of parameters is written: replicas cannot be compared")
     groups, why = _groups(replicas(case), rows)
@@ -60,6 +62,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(why or f"only {num_steps} steps of replicas to compare")
     reached = _reached(case)
     splits = [split for group in _differing(groups, rows) if (split := _split(group, rows, reached))]
+    if splits and all(_is_scattered(split) for split in splits):
+        raise NotEnoughEvidence(
+            f"from step {splits[0].step} on no two of {len(splits[0].values)} replicas hold the same parameters: one wrong chip leaves the others "
+            "alike, so the map is not of this launch, or these are no checksums of one state"
+        )
     if splits:
         step = min(split.step for split in splits)
         return [_finding([split for split in splits if split.step == step], rows, case)]
@@ -131,6 +138,11 @@ def _split(group: Replicas, rows: pl.DataFrame, reached: Mapping[int, int]) -> _
         return None
     values = dict(own.filter(pl.col("step") == parted).select("rank", "param_checksum").iter_rows())
     return _Split(group, parted, agreed, values, is_last=max(reached[r] for r in values) == parted)
+
+
+def _is_scattered(split: _Split) -> bool:
+    """Whether every replica holds something else, and goes on: one wrong chip leaves the others alike."""
+    return len(split.values) > 2 and len(set(split.values.values())) == len(split.values) and not split.is_last
 
 
 def _odd(split: _Split) -> tuple[int, ...]:

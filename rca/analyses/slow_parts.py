@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rca.analyses._change_points import change_points
-from rca.analyses._step_times import Times, cite_step, step_rows, times
+from rca.analyses._step_times import Times, cite_step, last_stretch, step_rows, times
 from rca.analyses._time_units import odd_times
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -48,7 +48,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     """A finding for the part that grew; NotEnoughEvidence where no lasting rise is seen or its parts were not written."""
     import numpy as np
 
-    rows = step_rows(case, warm_up=WARM_UP)
+    rows = last_stretch(step_rows(case, warm_up=WARM_UP))
     rows = rows.filter(~rows["rank"].is_in([odd.rank for odd in odd_times(rows)]))
     whole = times(rows, "step_s")
     if len(whole.ranks) < 2:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from rca.analyses._lasting import medians, over_peers
 from rca.analyses._layout import hosts, stages
 from rca.analyses._ramp import GROWS, LEAST_VALUES, Ramp, ramp
-from rca.analyses._step_times import Times, cite_step, step_rows, times
+from rca.analyses._step_times import Times, cite_step, last_stretch, step_rows, times
 from rca.analyses._time_units import odd_times
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
@@ -47,7 +47,7 @@ NEAR: Final = 0.8  # of the growth that the ends of a series must show before it
 
 def analyse(case: Tables) -> Sequence[Finding]:
     """A finding for the ranks that grow slower than their peers, else one for the job."""
-    rows = step_rows(case, warm_up=WARM_UP)
+    rows = last_stretch(step_rows(case, warm_up=WARM_UP))
     rows = rows.filter(~rows["rank"].is_in([odd.rank for odd in odd_times(rows)]))
     compute, whole = times(rows, "compute_s"), times(rows, "step_s")
     if max(len(compute.steps), len(whole.steps)) < LEAST_VALUES:
