@@ -11,7 +11,7 @@ from rca.decision.restart_checks import BROKEN
 if TYPE_CHECKING:
     from rca.types import Advice
 
-__all__ = ["PATHS", "checklist_rows", "eviction_words", "first_lines", "recovery_words", "steps_words", "why_parts"]
+__all__ = ["PATHS", "checklist_rows", "eviction_words", "first_lines", "prefers_other", "recovery_words", "steps_words", "why_parts"]
 
 PATHS: Final = {
     "none": "no restart",
@@ -44,7 +44,7 @@ def first_lines(advice: Advice) -> list[str]:
         lines.append(str(advice.shrink["says"]))
     if advice.retries is not None and (advice.retries["same_fault"] or advice.retries["restarts"]) and advice.action != "none":
         lines.append(str(advice.retries["says"]))
-    if advice.eviction is not None:
+    if advice.eviction is not None and not prefers_other(advice):
         lines += eviction_words(advice.eviction, is_known=advice.because == advice.eviction["because"])
     if advice.next:
         fails = "it fails" if advice.branch != "even_out" else str(advice.next[0]["when"])
@@ -52,6 +52,11 @@ def first_lines(advice: Advice) -> list[str]:
     if advice.recovery is not None and advice.recovery["path"] != "none":
         lines.append(f"way back: {recovery_words(advice.recovery)}")
     return lines
+
+
+def prefers_other(advice: Advice) -> bool:
+    """Whether the way with fewer hosts is expected to cost less than taking the whole group out: it is then told first."""
+    return advice.eviction is not None and bool(advice.eviction["alternative"]) and bool(advice.eviction["prefers_alternative"])
 
 
 def steps_words(steps: Sequence[Mapping[str, Any]]) -> str:
@@ -84,11 +89,11 @@ def eviction_words(plan: Mapping[str, Any], *, is_known: bool = False) -> list[s
         if other["hosts"]
         else "evict nobody yet"
     )
-    better = "the cheaper way" if plan["prefers_alternative"] else "the dearer way"
+    better = "do this, the cheaper way" if plan["prefers_alternative"] else "instead of that, the dearer way"
     rest = f"the {len(other['replay_hosts'])} other hosts of the group" if other["hosts"] else "all of them"
     return [
         *told,
-        f"instead of that, {better}: {who}; {_hours(other['cost_gpu_h'])} are expected, against {_hours(plan['cost_gpu_h'])} ({_made_of(other)})",
+        f"{better}: {who}; {_hours(other['cost_gpu_h'])} are expected, against {_hours(plan['cost_gpu_h'])} ({_made_of(other)})",
         *drains,
         f"{'then, if the fault comes back, replay' if other['hosts'] else 'replay'} {rest} and evict whom both phases accuse:",
         *replays,

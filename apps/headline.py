@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from rca.causes import CAUSES, did_first
+from rca.causes import CAUSES, did_first, is_full
 from rca.commands import hostlist
 from rca.decision.job_size import seen_size
 
@@ -55,7 +55,8 @@ def headline(judgement: Judgement) -> str:
     gpus = list(dict.fromkeys(roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus))  # a slot may be that of each host
     if gpus:
         parts.append(f"GPU {', '.join(gpus)}")
-    parts.append(f"{did_first(verdict.cause, len(verdict.ranks))} ({percent(verdict.ranks_probability)})")
+    has_no_room = is_full(f.says for o in judgement.outcomes for f in o.findings)
+    parts.append(f"{did_first(verdict.cause, len(verdict.ranks), has_no_room=has_no_room)} ({percent(verdict.ranks_probability)})")
     if mismatch := _mismatch(judgement):
         return f"{' '.join(parts)}: it {mismatch}; cause: {cause}"
     if verdict.last_collective:

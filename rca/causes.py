@@ -7,11 +7,12 @@ matter little once a sign speaks, and they only order causes that no sign tells 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause", "did_first"]
+__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause", "did_first", "is_full"]
 
 LAYERS: Final = ("communication", "hardware", "storage_data", "numeric", "software", "operator", "none", "unknown")
 ATTRIBUTIONS: Final = ("platform", "workload", "planned", "none", "unknown")
@@ -101,6 +102,16 @@ _FIRST: Final[Mapping[str, str]] = {  # cause -> what its rank did before all ot
 _LOST_TOGETHER: Final = "were lost first"
 
 
-def did_first(cause: str, count: int) -> str:
-    """What ranks (or hosts), `count` of them, did before all others, in words that fit the cause: "stalled first"."""
+_FULL: Final = re.compile(r"(?i)no space left on|disk quota exceeded|\berrno (?:28|122)\b|\bENOSPC\b|\bEDQUOT\b")
+
+
+def is_full(texts: Iterable[str]) -> bool:
+    """Whether storage has no room left, by what was said of it."""
+    return any(_FULL.search(text) for text in texts)
+
+
+def did_first(cause: str, count: int, *, has_no_room: bool = False) -> str:
+    """What ranks (or hosts), `count` of them, did before all others, in words that fit the cause: "stalled first". `has_no_room` = storage full."""
+    if cause == "storage_stall" and has_no_room:
+        return "ran out of storage first"
     return _LOST_TOGETHER if cause == "host_lost" and count > 1 else _FIRST.get(cause, "failed first")

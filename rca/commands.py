@@ -22,14 +22,17 @@ _MOUNTS: Final = (
     "grep -E 'nfs|lustre|gpfs|beegfs|fuse' /proc/mounts; sudo dmesg -T | grep -iE 'nfs|lustre|not responding'",
     "does storage answer there?",
 )
+_ROOM: Final = ("df -h; df -i", "which file system is full, of bytes or of files; of an object store look at its quota")
+_PORTS: Final = ("ibstat; ip -br link", "each port: Active, LinkUp, its full rate")
 _GPU: Final = ("nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE; sudo dmesg -T | grep -iE 'xid|fallen off'", "the GPUs of that host")
 _LOOKS: Final = {  # cause -> what to run on the first host named, and what it shows
     **dict.fromkeys(("host_out_of_memory", "process_killed"), _OOM),
     **dict.fromkeys(("data_stall", "storage_stall"), _MOUNTS),
     **dict.fromkeys(("gpu_fault", "gpu_memory_fault", "nvlink_fault", "silent_data_corruption"), _GPU),
+    **dict.fromkeys(("network_fault", "network_transient"), _PORTS),
     "slow_rank": ("nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE; uptime", "clocks, throttling, load of the host"),
 }
-LOOK_AT_ALL: Final = frozenset({"slow_rank"})  # causes that several hosts have side by side, none for the other's sake
+LOOK_AT_ALL: Final = frozenset({"slow_rank", "network_fault", "network_transient"})  # causes that several hosts have side by side
 LOOK_INSIDE: Final = frozenset({"unknown", "code_hang"})  # causes for which the stack of the living process tells more
 MAX_SAMPLES: Final = 16  # named in one command
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what Slurm takes as one node
@@ -37,20 +40,22 @@ _ALL: Final = "all"  # to Slurm every node there is
 _NUMBERED: Final = re.compile(r"(.*?)(\d+)")
 
 
-def commands(verdict: Verdict, roster: Roster, evict: Sequence[str]) -> tuple[str, ...]:
-    """Lines a person may run, in this order: a look at what the verdict rests on or leaves open, then a drain for hosts to replace."""
-    looks = [_look(verdict, roster, [roster.spelled(host) for host in verdict.hosts])] if verdict.ranks and verdict.hosts else []
+def commands(verdict: Verdict, roster: Roster, evict: Sequence[str], *, has_no_room: bool = False) -> tuple[str, ...]:
+    """Lines a person may run, in this order: a look at what the verdict rests on or leaves open, then a drain for hosts to replace. `has_no_room`:
+    storage was full."""
+    look = _ROOM if has_no_room and verdict.cause == "storage_stall" else _LOOKS.get(verdict.cause)
+    looks = [_look(verdict, roster, [roster.spelled(host) for host in verdict.hosts], look)] if verdict.ranks and verdict.hosts else []
     return tuple(line for line in (*looks, *_leave_out(verdict), drain(verdict, [roster.spelled(host) for host in evict])) if line)
 
 
-def _look(verdict: Verdict, roster: Roster, hosts: Sequence[str]) -> str:
+def _look(verdict: Verdict, roster: Roster, hosts: Sequence[str], look: tuple[str, str] | None) -> str:
     """A look at the first host; at all of them where each may be a fault of its own."""
     rank, host = verdict.ranks[0], hosts[0]
     if verdict.cause == "host_lost":
         node = f"; scontrol show node={node_name(host)}" if _is_node(host) else ""
         return f"ping -c 3 {_word(host)}{node}   # is it there at all?"
-    if verdict.cause in _LOOKS:
-        command, why = _LOOKS[verdict.cause]
+    if look is not None:
+        command, why = look
         if len(hosts) > 1 and verdict.cause in LOOK_AT_ALL and (where := host_list(hosts, len(hosts))):
             return f'pdsh -w {where} "{command}"   # {why}'
         return f'ssh {_word(host)} "{command}"   # {why}'
@@ -81,7 +86,7 @@ def drain(verdict: Verdict, hosts: Sequence[str]) -> str:
     if not nodes:
         return ""
     ranks = f" rank {','.join(map(str, verdict.ranks[:4]))}" if verdict.ranks else ""
-    reason = shlex.quote(f"rca: {verdict.cause}{ranks}")
+    reason = shlex.quote(f"rca: {'stands apart, cause open' if verdict.cause == 'unknown' else verdict.cause}{ranks}")
     return f"scontrol update nodename={shlex.quote(hostlist(nodes))} state=drain reason={reason}   # keeps new jobs away; stops none"
 
 

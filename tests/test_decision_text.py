@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from _decision import ALIVE, WHO, advised, verdict
 from _house import memory_case, to_text
 
-from apps.decision import first_lines, recovery_words
+from apps.decision import eviction_words, first_lines, recovery_words
 from apps.document import diagnosis_document
 from apps.text import advice_lines, decision_lines
 from rca.commands import commands, host_list
@@ -98,8 +99,9 @@ def test_the_way_with_fewer_hosts_has_its_own_commands_and_its_hours_say_what_th
     advice = advised(verdict("unknown", ()), (told,))
     assert (advice.action, advice.evict_hosts) == ("replace", ("host-a", "host-b", "host-c"))
     assert "2 are probably sound (96 GPU-hours of tests: 2 x 2 GPUs x 24 h)" in advice.because
-    lines = first_lines(advice)
-    way = next(n for n, line in enumerate(lines) if line.startswith("instead of that, the cheaper way: evict host-c only, 90 %"))
+    assert advice.eviction is not None
+    lines = eviction_words(advice.eviction)
+    way = next(n for n, line in enumerate(lines) if line.startswith("do this, the cheaper way: evict host-c only, 90 %"))
     assert "all 8 GPUs wait 2 min longer on average" in lines[way]
     assert lines[way + 1].startswith("$ scontrol update nodename=host-c state=drain")
     assert lines[way + 2].startswith("then, if the fault comes back, replay the 2 other hosts")
@@ -108,3 +110,35 @@ def test_the_way_with_fewer_hosts_has_its_own_commands_and_its_hours_say_what_th
         ["rca", "replay", "run"],
         ["rca", "diagnose", "PATH"],
     ]
+    screen = advice_lines(advice)
+    assert screen[0] == "What to do: replay first, then replace"
+    first, last = (next(n for n, line in enumerate(screen) if line.startswith(start)) for start in ("  do this", "  evict host-a, host-b"))
+    assert first < last  # the dearer way comes after the one to take, and says so
+    assert screen[last - 1].startswith("  or, only where nobody can wait")
+
+
+@pytest.mark.parametrize(
+    ("cause", "ranks", "finding", "says", "command"),
+    [
+        ("config_drift", (5,), {"numbers": {"components": ["driver"]}, "hosts": ("host-c",)}, "give host-c the driver of the others", ""),
+        (
+            "storage_stall",
+            (5,),
+            {"says": "storage refused a write (OSError: [Errno 28] No space left on device)"},
+            "free space",
+            "df -h; df -i",
+        ),
+        ("storage_stall", (5,), {"says": "storage refused a read (OSError: [Errno 5])"}, "storage did not answer", "/proc/mounts"),
+        ("network_fault", (5,), {}, "a restart there would meet it again", "ibstat"),
+        ("network_fault", (3, 5), {}, "look first at what they share", "ibstat"),
+    ],
+)
+def test_what_to_do_fits_what_failed(cause: str, ranks: tuple[int, ...], finding: dict[str, Any], says: str, command: str) -> None:
+    found = advised(verdict(cause, ranks), (Finding("config_drift", "complained", **{"says": "", **finding}),))
+    assert says in found.because
+    assert any(command in line for line in found.commands) or not command
+
+
+def test_a_retry_is_not_followed_by_the_same_restart() -> None:
+    assert all(step["branch"] != "reattempt" for step in advised(verdict("host_out_of_memory")).next)
+    assert any(step["branch"] == "reattempt" for step in advised(verdict("gpu_fault")).next)

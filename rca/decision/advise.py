@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rca.causes import CAUSES
+from rca.causes import CAUSES, is_full
 from rca.checkpoints import Rollback
 from rca.commands import commands, drain, node_name
 from rca.decision.broken_hosts import broken_hosts
@@ -130,7 +130,7 @@ def advise(
         evict_group=group or (plan.group if plan is not None else None),
         innocent_hosts=_innocents(plan, roster) if plan is not None and evict else (),
         because=reason,
-        commands=commands(verdict, roster, evict),
+        commands=commands(verdict, roster, evict, has_no_room=is_full(f.says for f in findings)),
         checkpoint=back.save.name if back is not None and back.save is not None and action == "rollback" else None,
         replay=_replay(verdict, roster, findings),
         rule=rule.as_row() if rule is not None else None,
@@ -141,7 +141,7 @@ def advise(
         else (),
         next=next_steps(
             branch, history, hosts=[roster.spelled(host) for host in stay], layer=verdict.layer, gpus_per_host=per_host,
-            is_capped=tried["stopped"],
+            is_capped=tried["stopped"], is_retried=action == "retry",
         ),
         retries=tried,
         losses=costs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rca.causes import CAUSES
+from rca.causes import CAUSES, is_full
 from rca.checkpoints import Rollback, first_divergence
 from rca.commands import hostlist, node_name
 from rca.decision.checkpoint_words import newest_whole, way_back
@@ -19,6 +19,7 @@ __all__ = ["because", "instead"]
 
 SDC = "silent_data_corruption"
 
+MAX_PARTS = 4  # components named in the sentence
 CAPTURE = "run `rca capture --out DIR` on each host"
 ROUNDS = "three rounds of stacks"  # as many as `rca capture` takes: two show who stands still, a third that it lasts
 BY_WHOM = (
@@ -40,7 +41,6 @@ _OF_CAUSE = {  # where more can be said than of the action
     "data_stall": "the loader got no data: see whether the storage behind it answers, then restart",
     "storage_stall": "storage did not answer: see whether it does now, or has room, then restart",
     "slow_rank": "every step waits for {who}: replace {hosts}, or go on slower until there {spares}",
-    "config_drift": "this host runs other versions than its peers, and nothing else explains it: bring it in line or leave it out, then restart",
     "checkpoint_corrupt": "the checkpoint that was loaded cannot be read: go back to the newest whole one before it",
     "planned_stop": "stopped on purpose: start it again when the reason is over",
     "preemption": "the scheduler took the nodes: it goes on when it gets nodes again",
@@ -83,6 +83,15 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return _open_chip(verdict, roster, findings)
     if verdict.data and action == "quarantine_data":
         return f"the same sample would fail again: leave out {_samples(verdict.data)} and restart"
+    if verdict.cause == "config_drift" and verdict.hosts:
+        return _in_line(verdict, findings)
+    if verdict.cause == "storage_stall" and is_full(f.says for f in findings):
+        return "storage has no room left: free space or raise the quota first, and see that a checkpoint was not half written; then restart"
+    if action == "replace" and verdict.cause in ("network_fault", "network_transient") and len(verdict.hosts) > 1:
+        return (
+            f"links of {len(verdict.hosts)} hosts failed at once: look first at what they share (leaf switch, its power and uplinks); where that is "
+            "it, the hosts are sound and come back with it; a restart there before would meet it again"
+        )
     if action == "human" and verdict.ranks and verdict.cause == "unknown":
         return "who failed first is clear, why is not: take stacks (with --native) and the log of this rank before restarting"
     if action == "human" and verdict.cause == "network_fault" and not verdict.ranks:
@@ -113,6 +122,16 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         out = f"keep {', '.join(verdict.hosts)} out of use until a double run clears or proves it, and go back"
         return told.replace("go back", out, 1)
     return told
+
+
+def _in_line(verdict: Verdict, findings: Sequence[Finding]) -> str:
+    """What to give the host that runs other versions than its peers."""
+    parts = list(
+        dict.fromkeys(str(part) for f in findings if f.analysis == "config_drift" and f.hosts for part in f.numbers.get("components", ()))
+    )
+    what = f"the {', '.join(parts[:MAX_PARTS])} of the others" if parts else "the versions of the others"
+    why = "it runs other versions than its peers, and nothing else explains it"
+    return f"give {', '.join(verdict.hosts)} {what}, or leave it out, then restart: {why}"
 
 
 def _raised_at(findings: Sequence[Finding]) -> str:

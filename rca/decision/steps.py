@@ -26,15 +26,15 @@ _STILL_SLOW: Final = "steps stay as long"  # of uneven work, which fails nothing
 
 
 def next_steps(
-    branch: str, history: History, *, hosts: Sequence[str], layer: str, gpus_per_host: int | None, is_capped: bool
+    branch: str, history: History, *, hosts: Sequence[str], layer: str, gpus_per_host: int | None, is_capped: bool, is_retried: bool = False
 ) -> tuple[dict[str, Any], ...]:
     """The steps after a branch, in order: `branch`, `when`, `says`, `run`. `hosts` = those to check, as their scheduler spells them. No reattempt
-    where the fault came back too often already."""
+    where the fault came back too often already, or where the first action is that restart (`is_retried`)."""
     runs: Mapping[str, Callable[[], Sequence[str]]] = {
         "stop_time_checks": lambda: stop_time_checks(hosts, layer=layer, gpus_per_host=gpus_per_host),
         "dual_phase_replay": lambda: COMMANDS,
     }
-    names = [name for name in ladder(branch) if not (is_capped and name == "reattempt")]
+    names = [name for name in ladder(branch) if name != "reattempt" or not (is_capped or is_retried)]
     code = _code(history)
     return tuple(
         {

@@ -52,6 +52,11 @@ BRANCHES: Final = {
             "an error of the program: mend the code or roll it back",
             ("roll_back_code", "stop_time_checks", "dual_phase_replay"),
         ),
+        Branch(
+            "bring_in_line",
+            "a host runs other versions than its peers: bring it in line or leave it out",
+            ("stop_time_checks", "roll_back_code", "dual_phase_replay"),
+        ),
         Branch("even_out", "work that is uneven, and nothing failed: even it out", ("stop_time_checks",)),
         Branch("quarantine_data", "a bad sample: leave it out", ("dual_phase_replay", "fix_code")),
         Branch(
@@ -115,6 +120,8 @@ def branch_of(
             return "degrade_or_replace"
         is_sure = verdict.probability >= SURE or verdict.proven or any(f.numbers.get(BROKEN) for f in findings)
         return "evict_at_once" if is_sure else "check_and_evict"
+    if action == "human" and verdict.cause == "config_drift" and verdict.hosts:
+        return "bring_in_line"
     if action == "human":
         return "stop_time_checks" if has_ended else "look"
     if verdict.cause in _CRASHES:
