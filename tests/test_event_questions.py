@@ -364,6 +364,23 @@ class TestFirstException:
         assert found.explains == (0, 1, 2, 4, 5, 6, 7)
         assert found.numbers["failed_at"] == at(20).isoformat()
 
+    def test_a_line_of_the_kernel_is_no_exception_of_a_program(self) -> None:
+        said = {"signature": "storage_timeout", "logged_at": at(20), "message": "Lustre: Request sent has timed out"}
+        job = Job().add("log_events", "dmesg-host-b", **said)
+        assert [f.sign for f in job.ask("first_exception").findings] == ["storage_error"]
+        record = job.rows["log_events"][-1]["record"]
+        job.rows["kernel_events"].append(
+            {
+                "evidence_id": "dmesg-host-b",
+                "record": record,
+                "host": "host-b",
+                "kind": "storage_lustre",
+                "logged_at": at(20),
+                "num_folded": 1,
+            }
+        )
+        assert job.ask("first_exception").findings == ()
+
     @pytest.mark.parametrize(
         ("steps_to", "next_at", "ended_at", "failed_at", "failed_after"),
         [

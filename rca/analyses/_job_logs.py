@@ -238,7 +238,9 @@ def _span(case: Tables, lines: Sequence[Line]) -> tuple[datetime, datetime] | No
 
 def _lines(case: Tables, job: JobLogs) -> tuple[tuple[Line, ...], frozenset[str]]:
     """The lines, and the files that are of one rank."""
-    events = case.table("log_events").collect().rows(named=True)
+    # What the kernel's reader took of a file is the kernel's word and no program's, whatever else reads the same line.
+    of_kernel = case.table("kernel_events").select("evidence_id", "record").unique()
+    events = case.table("log_events").join(of_kernel, on=["evidence_id", "record"], how="anti").collect().rows(named=True)
     announced = case.table("scheduler_events").collect().rows(named=True)
     own_rank, clock = _files(case, events)
     lines = [
