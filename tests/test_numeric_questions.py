@@ -401,6 +401,16 @@ def replicas_case(
     return MemoryCase(tables)
 
 
+@pytest.mark.parametrize(("later", "num"), [(0, 1), (3_000, 0)])
+def test_no_jump_of_the_loss_is_dated_into_steps_that_nobody_wrote(later: int, num: int) -> None:
+    rows = [
+        {"evidence_id": f"{rank:016d}", "record": f"L{n + 1}", "rank": rank, "step": n + (later if n >= 30 else 0),
+         "loss": (2.0 if n < 30 else 40.0) * (1 + 0.01 * ((n * 7 + rank) % 5))}
+        for rank in range(4) for n in range(60)
+    ]  # fmt: skip
+    assert len(ask(MemoryCase({"rank_progress": TABLES["rank_progress"].rows(rows)}), "loss_anomaly").findings) == num
+
+
 class TestReplicaDivergence:
     @pytest.mark.parametrize("mapped", [True, False])
     @pytest.mark.parametrize(("dp", "parts", "at_fault"), [(3, 4, 10), (4, 2, 0), (16, 4, 41)])

@@ -48,12 +48,14 @@ MAX_SHOWN = 8  # ranks or steps in a sentence
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding for the earliest anomaly, or none; notes on what passed before it."""
     rows = case.table("rank_progress").filter(pl.col("rank").is_not_null() & pl.col("step").is_not_null())
+    written = rows.filter(pl.any_horizontal(pl.col("loss", "grad_norm", "is_finite").is_not_null()))
+    recent = last_stretch(written.select("step").unique().collect())["step"]
+    if len(recent) >= MIN_STEPS:  # numbers before a hole in the record may be of another launch: no jump is dated into it
+        rows = rows.filter(pl.col("step") >= recent.min())
     states = judged_where_wild(rows, series="rank", by="step")
     states = states.filter(pl.any_horizontal(pl.col(list(SIGNALS)).is_not_null()))
     if (steps := states["step"].n_unique()) < MIN_STEPS:
         raise NotEnoughEvidence(f"loss or gradient norm of a rank in {steps} steps only")
-    recent = last_stretch(states)  # numbers before a hole in the record may be of another launch: no jump is dated into it
-    states = recent if recent["step"].n_unique() >= MIN_STEPS else states
     states = _stubborn(newest(states, series="rank", by="step"))
     anomaly = earliest(states)
     until = anomaly.step if anomaly else None
