@@ -123,6 +123,14 @@ def announced(state: str = "draining", **values: Any) -> Job:
 
 
 class TestProcessDeath:
+    @pytest.mark.parametrize(("host", "pid", "module"), [("host-b", 103, "libnccl.so.2"), ("host-c", 103, None), ("host-b", 999, None)])
+    def test_a_crash_names_the_library_that_the_kernel_of_its_host_names(self, host: str, pid: int, module: str | None) -> None:
+        job = Job().died(3, 20, -11, "SIGSEGV").kernel(host, "segfault", 20, pid=pid)
+        job.rows["kernel_events"][-1]["message"] = f"python[{pid}]: segfault at 8 ip 0 sp 0 error 4 in libnccl.so.2[7f00+d3d3000]"
+        found = job.only("process_death")
+        assert (found.sign, found.ranks, found.numbers["module"]) == ("crashed", (3,), module)
+        assert any(cite.table == "kernel_events" for cite in found.cites) == (module is not None)
+
     def test_a_signal_accuses_its_rank_and_explains_the_rest(self) -> None:
         found = killed().only("process_death")
         assert (found.sign, found.ranks, found.hosts) == ("killed", (1,), ("host-a",))

@@ -22,7 +22,7 @@ import polars as pl
 
 from rca.analyses._alive import was_seen_after
 from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, story
-from rca.analyses._job_logs import READS, TORN, JobLogs, Line, cite_line, step_at_end
+from rca.analyses._job_logs import READS, TORN, JobLogs, Line, cite_line, kernel_line, step_at_end
 from rca.analyses._kernel_users import TRAINS
 from rca.analyses._memory_kills import memory_kills
 from rca.analyses._words import iso, ranks_text
@@ -49,6 +49,7 @@ AROUND = timedelta(minutes=10)  # before the first and after the last line of th
 LAUNCHES = re.compile(r"(?i)slurm|srun|elastic|launch|agent|prted|hydra|bash$|sh$")  # programs whose end ends ranks
 TRACED_SHARE = 0.6  # of the ranks must have left a dump or stack, or the capture is no roll-call
 MAX_CITES = 6
+_MODULE = re.compile(r" in ([\w.+-]+)\[[0-9a-f]+\+[0-9a-f]+\]")  # object and its mapping, as the kernel writes of a fault in user space
 _HOW = {
     "killed_for_memory": "the kernel killed it because memory ran out",
     "killed": "SIGKILL ended it, by whom the logs do not say",
@@ -92,13 +93,24 @@ def _finding(case: Tables, told: Story, deaths: Sequence[Fault]) -> Finding:
     says += f": {_HOW[fault.kind]}" if alone else ": which of them first is not to be told"
     says += f"; {len(told.victims)} other ranks show only what followed from it" if told.victims and alone else ""
     pids = sorted({line.pid for line in fault.lines if line.pid is not None})
-    numbers = {"failed_at": iso(at), "exit_code": code, "pids": pids, "candidates": [] if alone else list(everybody)}
+    faults = _native_fault(case, logs, fault) if alone and fault.kind == "crashed" else []
+    module = next((found[1] for line in faults if (found := _MODULE.search(line.text))), None)
+    says += f"; the kernel says in which library: {module}" if module else ""
+    numbers = {"failed_at": iso(at), "exit_code": code, "module": module, "pids": pids, "candidates": [] if alone else list(everybody)}
     numbers["step"] = step_at_end(case, ranks[0]) if ranks else None
     numbers["ordered_by"] = told.ordered_by
+    shown = (*faults[:1], *(line for death in deaths for line in death.lines))
     return Finding(
         "process_death", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(everybody))),
-        scope=f"{everybody}", numbers=numbers, cites=tuple(cite_line(line) for death in deaths for line in death.lines)[:MAX_CITES],
+        scope=f"{everybody}", numbers=numbers, cites=tuple(map(cite_line, shown))[:MAX_CITES],
     )  # fmt: skip
+
+
+def _native_fault(case: Tables, logs: JobLogs, death: Fault) -> list[Line]:
+    """What the kernel of the rank's host wrote of the fault of this very process: it names the library that it happened in."""
+    pids, hosts = {line.pid for line in death.lines if line.pid is not None}, set(logs.hosts_of(death.ranks))
+    rows = case.table("kernel_events").filter((pl.col("kind") == "segfault") & pl.col("pid").is_in(sorted(pids))).collect().rows(named=True)
+    return [kernel_line(row, death.ranks[0], logs) for row in rows if row["host"] is None or row["host"] in hosts]
 
 
 def _memory_kills(case: Tables, told: Story) -> tuple[list[Line], list[Line]]:
