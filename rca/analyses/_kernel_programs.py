@@ -18,7 +18,7 @@ from rca.analyses._kernel_events import Record
 from rca.analyses._kernel_users import TRAINS, users_of
 from rca.types import Tables
 
-__all__ = ["has_steps", "without_unheard"]
+__all__ = ["has_steps", "is_calm", "without_unheard"]
 
 WHY: Final = "a program met it, nothing ties it to a rank, and the job's own log tells of no error"
 _WORKS: Final = ("progress", "steps")
@@ -28,7 +28,7 @@ _TAKEN_OF_A_HANG: Final = ("stacks", "dumps")
 def without_unheard(case: Tables, told: Story, records: Sequence[Record], repeated: Collection[Record]) -> tuple[list[Record], list[Aside]]:
     """The records without those of programs of which nobody in the job complains; and these, with why. `repeated`: those that tell of a GPU."""
     faults = [r for r in records if r.role == "application" and r not in repeated and not _is_tied(case, r)]
-    if not faults or not _is_calm(case, told):
+    if not faults or not is_calm(case, told):
         return list(records), []
     gone = {id(r) for r in faults}
     return [r for r in records if id(r) not in gone], [(r, WHY) for r in faults]
@@ -42,7 +42,7 @@ def _is_tied(case: Tables, record: Record) -> bool:
     return is_trainers and record.line.at is not None and bool(case.derive(users_of).uses(record.host, record.gpu))
 
 
-def _is_calm(case: Tables, told: Story) -> bool:
+def is_calm(case: Tables, told: Story) -> bool:
     """Whether the job tells of its steps, and of no trouble."""
     if told.first or told.others or told.unplaced:
         return False

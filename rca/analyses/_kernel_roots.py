@@ -23,7 +23,7 @@ from rca.analyses._kernel_edges import Link, chain_of, follow
 from rca.analyses._kernel_events import Record, records
 from rca.analyses._kernel_heads import REPEATING, chain_heads, node_wide, one_end, repeated_on_one
 from rca.analyses._kernel_last import longest_wait_s
-from rca.analyses._kernel_programs import without_unheard
+from rca.analyses._kernel_programs import is_calm, without_unheard
 from rca.analyses._kernel_undated import past
 from rca.analyses._kernel_when import (
     AFTER,
@@ -38,6 +38,7 @@ from rca.analyses._kernel_when import (
     undated_of_the_job,
     was_outlived,
 )
+from rca.analyses._kernel_zone import may_be_at_the_end
 from rca.analyses._storage_hints import in_storage, speaks_of_storage
 from rca.types import Cite, Tables
 
@@ -73,8 +74,10 @@ def cites_of(records: Sequence[Record], others: Sequence[Line] = ()) -> tuple[Ci
     return (*first, *(cite_line(line) for line in others), *(cite for record in records for cite in record.cites[1:]))
 
 
-def _within_reach(everything: Sequence[Record], told: Story) -> list[Record]:
-    """Without those whose instant no zone of the job's own logs brings near it: of days before, or after."""
+def _within_reach(case: Tables, everything: Sequence[Record], told: Story) -> list[Record]:
+    """Without those whose instant no zone of the job's own logs brings near it: of days before, or after, or not near the end of a calm log."""
+    if is_calm(case, told):
+        everything = [r for r in everything if r.line.at is None or r.line.rank is not None or may_be_at_the_end(case, r.line.at)]
     latest = max((r.line.at for r in everything if r.line.at is not None), default=None)
     reach = told.logs.clocks.reach(latest) if latest is not None else None
     return [r for r in everything if r.line.at is None or reach is None or reach[0] - BEFORE <= r.line.at <= reach[1] + AFTER]
@@ -85,7 +88,7 @@ def scene(case: Tables, told: Story) -> Scene:
     everything = records(case, told.logs)
     wait_s = longest_wait_s(told.logs.lines)
     dead = last_words(case, everything) if told.logs.hosts and told.logs.span is None else None
-    span = of_the_job(told.logs) or last_records(case, _within_reach(everything, told), wait_s) or dead
+    span = of_the_job(told.logs) or last_records(case, _within_reach(case, everything, told), wait_s) or dead
     stuck = None if span is not None else last_of_storage(case, everything, told.logs.hosts_of(case.derive(in_storage)))
     span = span or stuck
     dated = [r for r in everything if r.line.at is not None and span is not None]

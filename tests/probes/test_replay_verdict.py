@@ -19,6 +19,7 @@ from rca.probes._replay_plan import double_run, dual_phase
 from rca.questions import ask
 from rca.tables import TABLES
 from rca.types import Outcome
+from rca.weighing import weights
 
 HOSTS = {0: "host-a", 1: "host-b", 2: "host-c"}  # of data/cases/bit_flip, whose rank 2 on host-b is wrong
 DOUBLE = {"phases": double_run(3)}
@@ -214,7 +215,7 @@ def test_a_clean_replay_lowers_only_whoever_took_part() -> None:
     beside = accused(rows_of({"phases": double_run(2)}, repeats=2, names={0: "host-a", 1: "host-b"}))  # it did, another did not
     key = ("silent_data_corruption", (2,))
     odds = {name: of[key] / of["unknown", (2,)] for name, of in (("before", before), ("after", beside))}
-    assert odds["after"] == pytest.approx(odds["before"] * 2**-1.7, rel=1e-3)
+    assert odds["after"] == pytest.approx(odds["before"] * 2 ** (-1.7 * weights().sharpness), rel=1e-3)
     found = asked(rows_of({"phases": double_run(2)}, repeats=2, names={0: "host-a", 1: "host-b"}), frames("bit_flip")).findings[0]
     assert "took no part are as suspect as before" in found.says
     assert found.numbers["clears_all"] is False
