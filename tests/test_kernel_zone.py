@@ -10,7 +10,7 @@ from rca.analyses._kernel_zone import may_be_at_the_end
 from rca.case import MemoryCase
 from rca.tables import TABLES
 
-LAST = datetime(2026, 3, 2, 8, 9, 55)  # noqa: DTZ001 - as the trainer stamps it, by whatever zone
+LAST = datetime(2026, 3, 2, 8, 9, 55)  # as the trainer stamps it, by whatever zone
 ZONES = (0, -5, 3, 5.5, 5.75, -12, 13)
 
 
@@ -24,7 +24,7 @@ def printed(every_s: float, steps: int = 30) -> MemoryCase:
 @pytest.mark.parametrize(
     ("every_s", "after_s", "may_be"), [(5, 3, True), (5, 50, True), (5, 300, False), (5, -240, False), (30, 140, True)]
 )
-def test_whatever_the_zone(zone_h: float, every_s: float, after_s: float, may_be: bool) -> None:
+def test_whatever_the_zone(zone_h: float, every_s: float, after_s: float, *, may_be: bool) -> None:
     at = (LAST - timedelta(hours=zone_h) + timedelta(seconds=after_s)).replace(tzinfo=UTC)
     assert may_be_at_the_end(printed(every_s), at) is may_be
 
