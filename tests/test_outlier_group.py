@@ -225,6 +225,19 @@ def test_a_rank_of_the_group_without_a_stack_is_looked_at_before_any_host_goes()
     assert eviction_plan([finding], roster(case)) is None
 
 
+def test_a_rank_beside_the_schedule_that_all_others_share_is_inside_of_the_step() -> None:
+    """It logs in its step, while all others are in one function below it: what they share is not the loop."""
+    places = {**dict.fromkeys(range(3), "irecv"), 3: "code", **dict.fromkeys(range(4, 8), "grad_sync")}
+    case = tables(Job({"tp": 1, "pp": 2, "dp": 4}), [places] * 3, told="nothing")
+    frames = case.frames["stack_frames"]
+    rows = [
+        row if row["stack_id"] == "code" else {**row, "frames": [*row["frames"][:-3], "pipe:schedule", *row["frames"][-3:]]}
+        for row in frames.to_dicts()
+    ]
+    finding = found(MemoryCase({**case.frames, "stack_frames": pl.DataFrame(rows, schema=frames.schema)}))
+    assert (finding.sign, finding.ranks) == ("lone_place", (3,))
+
+
 def _spinning(samples: list[dict[int, str]]) -> MemoryCase:
     """Main threads on the processor: a device that is waited for, or a step in progress."""
     case = tables(FIGURE_7, samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ MIN_SWITCHES, MIN_CPU_S = 1, 5e-4  # beyond those of the dumps: it left its wait
 # CPU time per switch. Who sleeps, looks and sleeps again spends 20-70 us (in C or Python); a step between two waits took 300 us at the least.
 POLL_CPU_S = 1.5e-4
 BUSY_SHARE = 0.5  # of the time on the processor: it computes, or waits spinning as CUDA does; its switches do not tell which
+_ONE_STEP = re.compile(r":_*(?:\w+_)?train(?:ing)?_(?:one_)?step$")  # Megatron's train_step, Lightning's and Hugging Face's training_step
 SEQUENCES = 3  # ranks whose calls are followed in order
 
 
@@ -235,6 +237,7 @@ def loop_of(case: Tables, views: Mapping[int, Sequence[View]]) -> Loop:
     depth at which most pairs of distinct stacks part company, the deeper one on a tie. Stacks that wait for other ranks are in the loop, and
     so are those the recorder kept of every call (each counts as often as it was used, so that a call of the set-up weighs little). Frames
     further out belong to the loop too when the calls of a rank leave one of their branches and come back to it: a set-up is never returned to.
+    Whatever is below a frame that is one step by its name is inside of it, also where most stacks share more (a schedule, beside what is logged).
     """
     shown = [v for all_views in views.values() for v in seen(all_views)]
     weights: Counter[Loop] = Counter(tuple(reversed(v.frames)) for v in shown if v.wait_kind in WAITS_FOR_OTHERS)
@@ -254,7 +257,9 @@ def loop_of(case: Tables, views: Mapping[int, Sequence[View]]) -> Loop:
         counts[len(fork)] += weight
     depth = max(counts, key=lambda d: (counts[d], d))
     loop = max((fork for fork in forks if len(fork) == depth), key=lambda f: (forks[f], f))
-    return loop[: _outermost_return(list(call_paths(case, _busiest(case)).values()), loop)]
+    loop = loop[: _outermost_return(list(call_paths(case, _busiest(case)).values()), loop)]
+    step = next((depth for depth, frame in enumerate(loop) if _ONE_STEP.search(frame)), len(loop))
+    return loop[: step + 1]
 
 
 def main_motion(case: Tables) -> tuple[Loop, Motion]:
