@@ -866,15 +866,17 @@ class TestQuietLog:
 
     @pytest.mark.parametrize("ranks", [range(8), range(2, 8), range(4)])
     def test_no_answer_when_nobody_or_several_are_quiet(self, ranks: range) -> None:
-        self.waiting(ranks).quiet("quiet_log")
+        assert {f.sign for f in self.waiting(ranks).ask("quiet_log").findings} <= {"only_waited"}
 
     def test_a_lost_log_is_not_quiet(self) -> None:
         job = self.waiting(range(1, 8))
         job.rows["log_events"] = [row for row in job.rows["log_events"] if row["evidence_id"] != "log-0"]
-        job.quiet("quiet_log")
+        assert job.only("quiet_log").sign == "only_waited", "what was read is of those that waited"
 
     def test_a_torn_log_is_not_quiet(self) -> None:
-        self.waiting(range(1, 8)).log(0, "log_breaks_off", None).quiet("quiet_log")
+        found = self.waiting(range(1, 8)).log(0, "log_breaks_off", None).only("quiet_log")
+        assert (found.sign, found.ranks, found.numbers["timed_out"]) == ("only_waited", (), [1, 2, 3, 4, 5, 6, 7])
+        assert "the logs of rank 0 would tell more" in found.says
 
     def test_connections_lost_in_a_stop_are_no_complaint_of_waiting(self) -> None:
         announced().lost_peer((0, 1, 3, 4, 5, 6, 7), 19.9).quiet("quiet_log")

@@ -6,11 +6,13 @@
    trouble of its own.
 3. A communication library that reports that two ends disagree on what they transfer says why, though not who: the reporter may well be the
    one that called the right thing. It explains why the reporter ended.
+4. Where all that was read are ranks that waited in vain, that is said, with the call they waited in, and accuses nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from rca.analyses._faults import TIMED_OUT, Story, complains, story
 from rca.analyses._job_logs import READS, Line, cite_line
@@ -26,10 +28,12 @@ SIGNS = {
         "silent", ("code_hang", "data_stall", "storage_stall", "gpu_fault", "host_fault", "process_killed", "host_out_of_memory", "unknown")
     ),
     "ends_disagree": Sign("exception", ("collective_mismatch", "unknown")),
+    "only_waited": Sign("mention", (), is_note=True),
 }
 
 MIN_RANKS = 3  # with two, either may have waited for the other
 MAX_CITES = 6
+_CALL = re.compile(r"SeqNum=\d+, OpType=\w+")  # of the work that the watchdog of PyTorch's NCCL backend gave up
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
@@ -48,7 +52,22 @@ def analyse(case: Tables) -> Sequence[Finding]:
     everyone = told.logs.everyone
     if len(everyone) >= MIN_RANKS and len(quiet) == 1 and complaining >= everyone - set(quiet) and 2 * len(timed_out) >= len(everyone):
         found.append(_quiet(told, quiet[0], timed_out))
+    if not found and timed_out and not quiet:
+        found.append(_only_waited(told, timed_out))
     return found
+
+
+def _only_waited(told: Story, timed_out: Mapping[int | None, Line]) -> Finding:
+    """All whose logs are here waited in vain: who did not come is told by nobody among them."""
+    ranks = sorted(rank for rank in timed_out if rank is not None)
+    last, others = earliest(timed_out.values()), sorted(told.logs.everyone - set(ranks))
+    call = next((found[0] for line in timed_out.values() if (found := _CALL.search(line.text))), None)
+    says = f"{ranks_text(ranks)} waited in vain until their time-outs ended them"
+    says += f", the first at {last.at:%H:%M:%S} UTC" if last is not None and last.at is not None else ""
+    says += f" ({call})" if call else ""
+    says += f": these are symptoms, and {f'the logs of {ranks_text(others)} would tell more' if others else 'all ranks show the same'}"
+    cites = tuple(cite_line(timed_out[rank]) for rank in ranks)[:MAX_CITES]
+    return Finding("quiet_log", "only_waited", says, scope="only waited", numbers={"timed_out": ranks, "awaited": call}, cites=cites)
 
 
 def _is_own_log(line: Line, told: Story) -> bool:
