@@ -49,7 +49,7 @@ def first_lines(advice: Advice) -> list[str]:
     if advice.next:
         fails = "it fails" if advice.branch != "even_out" else str(advice.next[0]["when"])
         lines.append(f"if {fails}: {steps_words(advice.next)}")
-    if advice.recovery is not None and advice.recovery["path"] != "none":
+    if advice.recovery is not None and advice.recovery["path"] != "none" and advice.recovery["fits"]:
         lines.append(f"way back: {recovery_words(advice.recovery)}")
     return lines
 

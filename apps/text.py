@@ -85,7 +85,7 @@ def diagnosis_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]], *,
     lines += alternative_lines(judgement)
     if verdict.concurrent:
         lines += ["", "A second fault, independent of the first, is among the findings: see the alternatives."]
-    return [*lines, *decision_lines(judgement.advice)] if is_why_told else lines
+    return [*lines, *decision_lines(judgement.advice), *_blind_lines(judgement)] if is_why_told else lines
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
@@ -146,8 +146,8 @@ def _cut(line: str) -> str:
     return line if len(line) <= MAX_CITE else line[: MAX_CITE - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def unseen_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was not looked at, and what that hides."""
+def unseen_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]], *, are_named: bool = False) -> list[str]:
+    """What was not looked at, and what that hides. `are_named`: with the names of the questions that were left open."""
     roster = judgement.roster
     lines = []
     for table, what in UNSEEN.items():
@@ -166,12 +166,23 @@ def unseen_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]]) -> li
     for outcome in judgement.outcomes:
         if outcome.status == "failed":
             lines += _wrapped(f"{outcome.analysis} (failed): {outcome.why}", "  - ", "    ")
-    if blind := [outcome.analysis for outcome in judgement.outcomes if outcome.status == "blind"]:
-        lines += _wrapped(
-            f"left open, as too little was there to tell (`rca analyse NAME PATH` says what): {', '.join(blind)}", "  - ", "    "
-        )
+    if blind := _blind(judgement):
+        how_many = f"{len(blind)} question{'' if len(blind) == 1 else 's'} had too little to go by"
+        lines += _wrapped(f"{how_many}: {', '.join(blind) if are_named else '--why names each'}", "  - ", "    ")
     lines += _skip_lines(skips)
     return ["Not seen", *lines, ""] if lines else []
+
+
+def _blind(judgement: Judgement) -> list[str]:
+    """Questions that nothing here answers."""
+    return [outcome.analysis for outcome in judgement.outcomes if outcome.status == "blind"]
+
+
+def _blind_lines(judgement: Judgement) -> list[str]:
+    """Those questions by name, and where each says what it wants."""
+    blind = _blind(judgement)
+    told = f"too little was there for {', '.join(blind)}; `rca analyse NAME PATH` says what each needs"
+    return ["", "Questions left open", *_wrapped(told, "  ", "    ")] if blind else []
 
 
 def _skip_lines(skips: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -35,7 +35,7 @@ TREE: list[tuple[str, Verdict, dict[str, Any], str, str, str, tuple[str, ...]]] 
     ("broken path", verdict("network_fault"), {}, "replace", "evict_at_once", "cold", ("stop_time_checks",)),
     ("code", verdict("user_exception"), {}, "fix_code", "fix_code", "cold", ("roll_back_code", "stop_time_checks")),
     ("hang in code", verdict("code_hang"), {"outcomes": ALIVE}, "fix_code", "fix_code", "cold", ("roll_back_code",)),
-    ("crash, no culprit", verdict("process_killed"), {"outcomes": ENDED}, "retry", "stop_time_checks", "cold", ("roll_back_code", "dual_phase_replay")),
+    ("crash, no culprit", verdict("process_killed"), {"outcomes": ENDED}, "retry", "stop_time_checks", "cold", ("roll_back_code",)),
     ("memory", verdict("host_out_of_memory"), {}, "retry", "reattempt", "cold", ("stop_time_checks",)),
     ("NaN", verdict("numeric_divergence"), {}, "rollback", "roll_back_state", "cold", ("stop_time_checks", "roll_back_code")),
     ("wrong bits", verdict("silent_data_corruption"), {}, "rollback", "isolate_and_replay", "cold", ("dual_phase_replay",)),

@@ -71,7 +71,9 @@ def unseen(look: Look) -> None:
 
     st.subheader("Not seen")
     with st.container(gap=None):
-        for line in _joined(unseen_lines(look.judgement, look.skips)[1:]) or ["nothing that this version knows to look for is missing"]:
+        for line in _joined(unseen_lines(look.judgement, look.skips, are_named=True)[1:]) or [
+            "nothing that this version knows to look for is missing"
+        ]:
             say(line)
     if others := [line.strip() for line in alternative_lines(look.judgement) if line][1:]:
         st.subheader("Otherwise")

@@ -104,13 +104,16 @@ def _expected(path: str, history: History, machines: int | None) -> dict[str, An
     if len(own) >= ENOUGH:
         return {
             "expected_s": round(median(own), 1), "least_s": min(own), "most_s": max(own), "source": "own", "n": len(own),
+            "fits": True,
             "says": f"median of {len(own)} closed incidents of this site ({history.where}), from the end of the search to the first new step",
         }  # fmt: skip
     expected, least, most = reference_s(path, machines)
     few = f"; this site has {len(own)} timed so far, {ENOUGH} are needed" if own else ""
     rows = [row for row in table("recovery_paths") if row["path"] == path]
     says = f"{_size(machines, rows)}{few}" if rows else f"seconds: no paper prints them by size{few}"
-    return {"expected_s": expected, "least_s": least, "most_s": most, "source": "published", "n": None, "says": says}
+    sizes = [int(row["machines"]) for row in rows]
+    fits = not sizes or (machines is not None and min(sizes) <= machines <= max(sizes))  # a figure of another size tells little of this job
+    return {"expected_s": expected, "least_s": least, "most_s": most, "source": "published", "n": None, "fits": fits, "says": says}
 
 
 def _size(machines: int | None, rows: Sequence[Mapping[str, str]]) -> str:
@@ -130,7 +133,7 @@ def _size(machines: int | None, rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _nothing() -> dict[str, Any]:
-    return {"expected_s": None, "least_s": None, "most_s": None, "source": None, "n": None, "says": ""}
+    return {"expected_s": None, "least_s": None, "most_s": None, "source": None, "n": None, "fits": False, "says": ""}
 
 
 def _parts(path: str, history: History, machines: int | None) -> list[dict[str, Any]]:
