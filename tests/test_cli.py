@@ -33,7 +33,7 @@ DIAGNOSIS: dict[str, Any] = {
         "proven": None,
         "concurrent": None,
         "first_failing": dict.fromkeys(
-            ["ranks", "hosts", "gpus", "probability", "at", "step", "last_collective", "data", "ordered_by"],
+            ["ranks", "hosts", "gpus", "probability", "at", "after", "step", "last_collective", "data", "ordered_by"],
         ),
     },
     "advice": {
