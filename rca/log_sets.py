@@ -54,6 +54,7 @@ class _Set:
     job: int = 0  # highest number of a Slurm job that a line names, else the file's name (slurm-%j.out)
     ranks: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
+    started: set[int] = field(default_factory=set)  # ranks of which a start is told
 
     def adds(self, other: _Set) -> None:
         self.last = max((t for t in (self.last, other.last) if t is not None), default=None)
@@ -66,6 +67,7 @@ class _Set:
         self.has_end, self.job = self.has_end or other.has_end, max(self.job, other.job)
         self.ranks |= other.ranks
         self.names |= other.names
+        self.started |= other.started
 
 
 def ended_before(
@@ -112,6 +114,8 @@ def _why(own: _Set, others: _Set, span: Sequence[datetime | None], *, is_file: b
         return f"it is of Slurm job {own.job}, others are of the later job {others.job}"
     if is_twin and not is_file and others.has_start and gap is not None and gap > APART:
         return "it had ended before the others begin, with a start of workers"
+    if own.started & others.started and not is_file and gap is None and not others.has_end:
+        return "it tells of a start and of an end, and others of another start of the same ranks and of no end"
     begun, over = (t.replace(tzinfo=None, year=2000) if t is not None else None for t in span)
     zone = MAX_ZONE
     if own.last is not None and begun is not None and not is_file and _later(begun, own.last) > zone:
@@ -152,6 +156,7 @@ class _Rest:
         self._begins = sorted((one.begin, id_) for id_, one in told.items() if one.begin is not None)
         self._firsts = sorted((one.first, id_) for id_, one in told.items() if one.first is not None)
         self._starts = {id_ for id_, one in told.items() if one.has_start}
+        self._ends = {id_ for id_, one in told.items() if one.has_end}
         self._jobs = sorted(((one.job, id_) for id_, one in told.items()), reverse=True)
         self._lows = sorted((one.steps[0], id_) for id_, one in told.items() if one.steps is not None)
         self._highs = sorted(((one.steps[1], id_) for id_, one in told.items() if one.steps is not None), reverse=True)
@@ -168,13 +173,14 @@ class _Rest:
         """What the others tell; of ranks and names only those that the logs inside have too."""
         found = _Set(first=_first(self._firsts, inside), begin=_first(self._begins, inside), job=_first(self._jobs, inside) or 0)
         found.num_steps = _first(self._nums, inside) or 0
-        found.has_start = bool(self._starts - inside)
+        found.has_start, found.has_end = bool(self._starts - inside), bool(self._ends - inside)
         low, high = _first(self._lows, inside), _first(self._highs, inside)
         found.steps = (low, high) if low is not None and high is not None else None
         found.every, found.pace = _first(self._every, inside) or 1, _first(self._pace, inside) or timedelta()
         for id_ in inside:
             found.ranks |= {rank for rank in self._told[id_].ranks if self._with[rank] - inside}
             found.names |= {name for name in self._told[id_].names if self._with[name] - inside}
+        found.started = {rank for id_ in self._starts - inside for rank in self._told[id_].started}
         return found
 
 
@@ -208,6 +214,7 @@ def _told(case: Tables, files: Mapping[str, LogFile], names: Mapping[str, tuple[
         if id_ in told:
             told[id_].has_start = True
             told[id_].ranks |= {rank} if rank is not None else set()
+            told[id_].started |= {rank} if rank is not None else set()
     _jobs(case, told)
     rows = case.table("progress").select(
         "evidence_id", "rank", "step", pl.col("ended_at_local").alias("local"), pl.col("ended_at").alias("at")

@@ -440,3 +440,26 @@ def test_logs_that_ended_a_day_before_the_first_call_are_old_even_where_no_other
     ended = NOON - timedelta(hours=hours)
     line = {"evidence_id": "old/rank_3", "record": "L1", "rank": 3, "signature": "python_traceback", "exception": "ValueError"}
     assert list(left_out(log_events=[line | {"logged_at_local": f"{ended:%Y-%m-%dT%H:%M:%S}"}], dumps=dumps())) == old
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "is_older"),
+    [
+        (("worker_started", "python_traceback"), ("worker_started",), True),
+        (("python_traceback",), ("worker_started",), False),  # the same launch, its errors in a folder of their own
+        (("worker_started", "python_traceback"), ("worker_started", "python_traceback"), False),  # which ended first nothing tells
+        (("worker_started",), ("worker_started", "python_traceback"), False),
+    ],
+)
+def test_of_two_starts_of_a_rank_without_stamps_the_one_that_ended_was_first(
+    own: tuple[str, ...], others: tuple[str, ...], *, is_older: bool
+) -> None:
+    files = {"logs/attempt_0/rank_0.log": own, "logs/rank_0.log": others}
+    rows = [
+        {"evidence_id": path, "record": f"L{n}", "rank": 0, "signature": sign}
+        for path, signs in files.items()
+        for n, sign in enumerate(signs)
+    ]
+    read = [{"evidence_id": path, "path": path} for path in files]
+    case = MemoryCase({"log_events": TABLES["log_events"].rows(rows), "readings": TABLES["readings"].rows(read)})
+    assert ("logs/attempt_0/rank_0.log" in foreign_evidence(case, ())) is is_older

@@ -324,6 +324,16 @@ class TestPlannedStop:
         job.add("log_events", "agent", signature="elastic_agent_signal", message="Received 15 death signal", logged_at_local=told)
         assert job.only("planned_stop").sign == sign
 
+    def test_a_local_stamp_is_held_against_those_of_steps_that_other_lines_date(self) -> None:
+        job = Job(steps=0)
+        for step in range(20):
+            moment = at(10 * step)
+            job.add("progress", "log-0", rank=0, step=step, ended_at=moment, ended_at_local=f"{moment:%Y-%m-%dT%H:%M:%S}")
+        job.add(
+            "scheduler_events", "agent", state="cancelled", reason="scancel", is_planned=True, changed_at_local=f"{at(990):%m-%dT%H:%M:%S}"
+        )
+        assert job.only("planned_stop").sign == "stop_after_fault"
+
     def test_dated_steps_and_a_stop_without_a_stamp_show_no_motion(self) -> None:
         job = Job().add("scheduler_events", "agent", state="cancelled", reason="scancel", is_planned=True)
         assert job.only("planned_stop").sign == "announced_only"

@@ -16,7 +16,9 @@ from rca.types import Outcome
 Parts = tuple[float, float, float]  # computation, transfer, data, s
 
 
-def timed(of: Callable[[int, int], Parts], *, num: int = 8, length: int = 40, without: tuple[str, ...] = (), hole: int = 0) -> Outcome:
+def timed(
+    of: Callable[[int, int], Parts], *, num: int = 8, length: int = 40, without: tuple[str, ...] = (), hole: int = 0, known: int = 0
+) -> Outcome:
     """Every rank ends a step when the last one has computed and the transfer is over; until then it waits inside communication. `hole`: steps
     that nobody wrote, in the middle."""
     rows: list[dict[str, Any]] = []
@@ -30,7 +32,8 @@ def timed(of: Callable[[int, int], Parts], *, num: int = 8, length: int = 40, wi
             for rank, (compute, _, data) in enumerate(parts)
         ]  # fmt: skip
     kept = [{key: value for key, value in row.items() if key not in without} for row in rows]
-    outcome = ask(MemoryCase({"steps": TABLES["steps"].rows(kept)}), "slow_parts")
+    named = [{"evidence_id": "map", "record": f"L{rank}", "rank": rank} for rank in range(known)]
+    outcome = ask(MemoryCase({"steps": TABLES["steps"].rows(kept), "ranks": TABLES["ranks"].rows(named)}), "slow_parts")
     assert outcome.status != "failed", outcome.why
     return outcome
 
@@ -55,6 +58,16 @@ def test_the_part_that_grew_on_all_ranks_is_named(of: Callable[[int, int], Parts
     if found:
         assert found[0].numbers["step"] in (20, 21, 22)
         assert found[0].cites
+
+
+def test_a_rank_without_times_may_be_what_all_others_wait_for() -> None:
+    def waits(rank: int, step: int) -> Parts:
+        return 0.5, 0.3 if step >= 20 else 0.1, 0.01
+
+    assert [f.sign for f in timed(waits, known=8).findings] == ["communication_grew"]
+    outcome = timed(waits, known=9)
+    assert outcome.status == "blind"
+    assert "rank 8" in outcome.why
 
 
 def test_without_the_times_of_computation_the_part_is_open() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from rca.analyses._alive import last_steps
 from rca.analyses._faults import Story
@@ -74,6 +75,9 @@ def cites_of(records: Sequence[Record], others: Sequence[Line] = ()) -> tuple[Ci
     return (*first, *(cite_line(line) for line in others), *(cite for record in records for cite in record.cites[1:]))
 
 
+FAR: Final = "no time zone brings it near the end of the job's own log"
+
+
 def _within_reach(case: Tables, everything: Sequence[Record], told: Story) -> list[Record]:
     """Without those whose instant no zone of the job's own logs brings near it: of days before, or after, or not near the end of a calm log."""
     if is_calm(case, told):
@@ -88,7 +92,8 @@ def scene(case: Tables, told: Story) -> Scene:
     everything = records(case, told.logs)
     wait_s = longest_wait_s(told.logs.lines)
     dead = last_words(case, everything) if told.logs.hosts and told.logs.span is None else None
-    span = of_the_job(told.logs) or last_records(case, _within_reach(case, everything, told), wait_s) or dead
+    near = _within_reach(case, everything, told)
+    span = of_the_job(told.logs) or last_records(case, near, wait_s) or dead
     stuck = None if span is not None else last_of_storage(case, everything, told.logs.hosts_of(case.derive(in_storage)))
     span = span or stuck
     dated = [r for r in everything if r.line.at is not None and span is not None]
@@ -112,13 +117,14 @@ def scene(case: Tables, told: Story) -> Scene:
     roots = one_end(chain_heads([r for r in rest if r.role != "consequence"]), live)
     if victims and not roots:  # what they suffer from may stand in a log whose clock nothing places
         roots = [r for r in last_undated(case, everything, wait_s) if r.role == "root" and r.cause in ("nvlink_fault", "gpu_fault")]
+    far = {(r.line.evidence_id, r.line.record): FAR for r in everything if r not in near} if span is None else {}
     before = {(r.host, r.gpu, r.code) for r in dated if span is not None and r.line.at is not None and r.line.at < span[0] - BEFORE}
     older = past(case, span)
     return Scene(
         tuple(roots),
         tuple(
             r
-            for r in everything
+            for r in near
             if (r.line.at is None or span is None)
             and r.role == "root"
             and not older & {(c.evidence_id, c.record) for c in r.cites}
@@ -131,7 +137,7 @@ def scene(case: Tables, told: Story) -> Scene:
         frozenset((r.host, r.gpu) for r in roots if (r.host, r.gpu, r.code) in before),
         tuple(live),
         links,
-        (*not_counted(everything, [*live, *roots], reasons(everything, live, span, in_time, told, steps)), *disks, *unheard),
+        (*not_counted(everything, [*live, *roots], reasons(everything, live, span, in_time, told, steps) | far), *disks, *unheard),
         tuple(strangers),
     )
 

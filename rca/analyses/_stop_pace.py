@@ -129,7 +129,7 @@ def _until(ends: Sequence[_End], stop: datetime, late_s: float | None) -> list[_
 
 
 def _ends(case: Tables, logs: JobLogs, began: Line) -> tuple[list[_End], list[_End]]:
-    """Ends of steps by instants, and by stamps without zone where no instant is told."""
+    """Ends of steps by instants, and by stamps without zone: those too whose instant other lines tell, as the stop may have none."""
     columns = ("evidence_id", "rank", "step", "ended_at", "ended_at_local")
     stamps = [text for text in case.table("progress").select(pl.col("ended_at_local").max()).collect()["ended_at_local"] if text]
     near = filled(max(stamps, default=""), SOME_DAY) or SOME_DAY
@@ -138,7 +138,7 @@ def _ends(case: Tables, logs: JobLogs, began: Line) -> tuple[list[_End], list[_E
         host, at = logs.hosts.get(row["rank"]), logs.clocks.at(row, moment="ended_at")
         if at is not None:
             dated.append(_End(row["step"], at, row["evidence_id"], host))
-        elif row["ended_at_local"] and (naive := filled(row["ended_at_local"], near)) is not None:
+        if row["ended_at_local"] and (naive := filled(row["ended_at_local"], near)) is not None:
             local.append(_End(row["step"], naive, row["evidence_id"], host))
     end = pl.col("started_at") + pl.duration(microseconds=(pl.col("step_s") * 1e6).round().cast(pl.Int64))
     timed = case.table("steps").select("rank", "step", "evidence_id", end=end).filter(pl.col("end").is_not_null())

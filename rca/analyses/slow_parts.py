@@ -14,9 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
+
 from rca.analyses._change_points import change_points
 from rca.analyses._step_times import Times, cite_step, last_stretch, step_rows, times
 from rca.analyses._time_units import odd_times
+from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("steps",)
-USES = ()
+USES = ("ranks", "memberships")
 SIGNS = {
     "communication_grew": Sign("pace", ("network_fault", "network_transient", "unknown")),
     "data_grew": Sign("pace", ("data_stall", "storage_stall", "unknown")),
@@ -77,6 +80,10 @@ def analyse(case: Tables) -> Sequence[Finding]:
     data, computes = most_data or 0.0, most_compute > LITTLE * rise
     step = whole.steps[up.index]
     if least_comm is not None and least_comm >= MOST * rise and not computes and data <= LITTLE * rise:
+        if unseen := _unseen(case, whole.ranks):
+            raise NotEnoughEvidence(
+                f"all wait longer for others, and {ranks_text(unseen)} wrote no times: one of them may be what they wait for"
+            )
         sign, name, grown, what = (
             "communication_grew",
             "comm",
@@ -103,6 +110,12 @@ def analyse(case: Tables) -> Sequence[Finding]:
     rank = whole.ranks[0]
     cites = tuple(cite for at in (whole.steps[max(0, up.index - 1)], step) for cite in cite_step(rows, rank, at, f"{name}_s"))
     return [Finding("slow_parts", sign, says, scope="parts", numbers=numbers, cites=cites)]
+
+
+def _unseen(case: Tables, timed: Sequence[int]) -> list[int]:
+    """Ranks that maps or groups name and of which no time is on record."""
+    named = (case.table(name).select(pl.col("rank").drop_nulls()) for name in ("ranks", "memberships"))
+    return sorted(set(pl.concat(named).unique().collect()["rank"].to_list()) - set(timed))
 
 
 def _over(part: Times, of: Callable[..., Vector], steps: Sequence[int]) -> Vector:

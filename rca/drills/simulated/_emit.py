@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from rca.case import frames_of, read_all
+from rca.case import frames_of, link, read_all
 from rca.drills._synthetic_job import groups_of
 from rca.drills.simulated._copies import Copies
 from rca.drills.simulated._rank_files import rank_files, stack_index
@@ -48,10 +48,14 @@ def frames(scene: Scene) -> dict[str, pl.DataFrame]:
         (folder / "evidence").mkdir(exist_ok=True)
         parts = Parts(folder / "parts")
         read = read_all(inventory(folder / "evidence", folder / "spool"), parts)
-        found = frames_of(parts, read.frames)
+        timed = [rows for direct in (number_frames(scene), timing_frames(scene)) for rows in direct.items()]
+        for table, rows in timed:  # which logs are of this launch is told by its timings too
+            parts.add(table, rows.filter(pl.col("rank") == pl.col("rank").min()))
+        found = frames_of(parts, link(parts, read.readings))
     found = copies.spread(found)
-    for direct in (number_frames(scene), timing_frames(scene)):
-        found |= {table: pl.concat([found[table], rows]) for table, rows in direct.items()}
+    for table, rows in timed:
+        known = found[table].filter(~pl.col("evidence_id").is_in(rows["evidence_id"].unique().implode()))
+        found[table] = pl.concat([known, rows])
     return found
 
 
