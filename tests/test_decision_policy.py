@@ -70,6 +70,8 @@ def steps(cause: str) -> Iterator[str]:
     """The steps that the advice leads through, until nothing is left but people."""
     first = advised(cause, 0, 1)
     yield first.branch
+    if first.action == "retry" and first.branch != "reattempt":
+        yield "reattempt"  # what is to be done, once the checks of its branch have passed
     yield from (step["branch"] for step in first.next)
 
 
