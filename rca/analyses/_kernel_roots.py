@@ -117,7 +117,8 @@ def scene(case: Tables, told: Story) -> Scene:
     roots = one_end(chain_heads([r for r in rest if r.role != "consequence"]), live)
     if victims and not roots:  # what they suffer from may stand in a log whose clock nothing places
         roots = [r for r in last_undated(case, everything, wait_s) if r.role == "root" and r.cause in ("nvlink_fault", "gpu_fault")]
-    far = {(r.line.evidence_id, r.line.record): FAR for r in everything if r not in near} if span is None else {}
+    reached = {id(r) for r in near}
+    far = {(r.line.evidence_id, r.line.record): FAR for r in everything if id(r) not in reached} if span is None else {}
     before = {(r.host, r.gpu, r.code) for r in dated if span is not None and r.line.at is not None and r.line.at < span[0] - BEFORE}
     older = past(case, span)
     return Scene(
