@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rca.analyses.mismatched_collective import HISTORY
+from rca.analyses._call_sisters import HISTORY
 from rca.case import MemoryCase
 from rca.questions import ask
 from rca.tables import TABLES
