@@ -6,7 +6,8 @@
    the stages made equal (the same work). `batches` and `stages` are the shares of the loss that each repair wins back.
 3. A rest alone is no uneven batch: busy hosts make one too. It follows the batches where it goes with the tokens; or is the same on other stages
    of the replica, which work on the same batch (where no replicas are told, on the one rank of another stage that goes best with each); or is
-   the same in forward and backward and new in every step.
+   the same in forward and backward and new in every step; or, where none of these is told, has the shape of work that is dealt out anew
+   (rca/analyses/_drawn_work.py).
 4. A replica whose ranks on all stages take longer alike, in all steps, gets longer batches: that several hosts became slow at once, and just those
    of one replica, is less likely.
 5. So does a rank that has more tokens than its peers in every step, and takes no longer for each of them.
@@ -20,6 +21,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rca.analyses._drawn_work import why_not_drawn
 from rca.analyses._lasting import MIN_LENGTH, medians, over_peers
 from rca.analyses._layout import batches, hosts
 from rca.analyses._workload import MIN_PEERS, TRIM, Load, Work, aligned, loads, rest_of, work, workload
@@ -138,11 +140,20 @@ def _follows(case: Tables, of: Work, rest: Matrix) -> tuple[str, float, str]:
         return "", by_far, f"other ranks that work on the same batch are not long with it (correlation {by_far:.2f}): noise of the hosts"
     if by_far is None and by_near is not None and by_near >= SAME and by_mates is not None and by_mates < OTHER:
         return "siblings", by_near, ""
-    if by_far is None and by_near is None and (twins := _twins(of, rest)) is not None and twins >= TOGETHER:
+    twins = _twins(of, rest) if by_far is None and by_near is None else None
+    if twins is not None and twins >= TOGETHER:
         return "twins", twins, ""
     forward, backward = (aligned(of, column) for column in ("forward_s", "backward_s"))
     if not np.any(np.abs(forward + backward - of.compute.values) <= WHOLE * of.compute.values):
-        return "", 0.0, "neither tokens nor replicas nor forward and backward are told, by which batches could be known"
+        blind = "neither tokens nor replicas nor forward and backward are told, by which batches could be known"
+        if by_near is not None and by_near < SAME:
+            return "", by_near, f"ranks that work on the same batch are not long together (correlation {by_near:.2f}): noise of each"
+        if by_mates is not None and by_mates >= OTHER:
+            return "", by_mates, f"{blind}; ranks of one host are long together (correlation {by_mates:.2f}): noise of the hosts"
+        if twins is not None:
+            return "", twins, f"{blind}; no rank of another stage is long in the same steps (correlation {twins:.2f}): noise of each"
+        against = why_not_drawn(np.log(of.compute.values), rest)
+        return ("", 0.0, f"{blind}; {against}") if against else ("draws", 0.0, "")
     with np.errstate(divide="ignore", invalid="ignore"):
         pair = [rest_of(np.log(part), of.groups) for part in (forward, backward)]
     found, again = _correlation(*pair), _correlation(rest[:, 1:], rest[:, :-1])

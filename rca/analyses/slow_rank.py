@@ -7,7 +7,7 @@
    Where all are quiet and near each other, half as much counts.
 3. A rise has to last (rca/analyses/_lasting.py): spikes and the noise of a busy machine are none. Ranks that are slowed much less than the
    slowest are taken for its victims. All ranks of one host: the host. Many ranks at once: nobody.
-4. The same for the time a rank waits for its next batch, against all others, in units of the usual step.
+4. The same for the time a rank waits for its next batch, against all others, in units of the usual step (rca/analyses/_late_data.py).
 5. A rank whose times contradict the clock by far (microseconds under a name of milliseconds) is shown and not compared: nobody is accused by it.
 6. A rank that became slower than all others and recovered is told, and not accused (rca/analyses/_change_points.py).
 7. Where the tokens of every batch are told and explain the times, what counts is what a rank takes beyond them; of a rank that always has more
@@ -28,7 +28,8 @@ import polars as pl
 
 from rca.analyses._change_points import change_points
 from rca.analyses._lasting import MIN_LENGTH, Rise, medians, over_peers, rises
-from rca.analyses._layout import hosts, unseen
+from rca.analyses._late_data import late_data
+from rca.analyses._layout import batches, hosts, unseen
 from rca.analyses._step_times import Times, began, cite_step, times
 from rca.analyses._time_units import PARTS, OddTimes
 from rca.analyses._uneven_work import COSTS, uneven
@@ -65,7 +66,6 @@ MILD_SHARE = 1 / 6  # of the ranks that may be so, unless they are of one host: 
 MIN_PEERS = 2  # of a stage, or it is open whether one is slow or the other fast
 BASELINE = 8  # first steps of a rank that stand for its usual pace
 BASELINE_ERROR = 4 * 1.25 / math.sqrt(BASELINE)  # noise widths by which the median of so few may be off in one of many ranks
-WAITS = 0.25  # of a usual step, that a rank waits longer for its batch than others do
 VICTIM = 0.5  # of the slowest one's slowness: whoever has less only shares its host or its cables
 WHILE = 11  # steps: longer than the changes of pace that verification drops
 FEW = 1 / 8  # of the ranks, that were slow for a while: more are no exception
@@ -81,7 +81,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     rows, odd, compute, stage = of.rows, of.odd, of.compute, of.stage
     data = times(rows, "data_s")
     found: list[Finding] = [_units(odd)] if odd else []
-    if waits := _waiting(data, rows):
+    waits, late = late_data(data, rows, batches(case))
+    if waits:
         found.append(_finding("slow_data", waits, data, rows, case))
     if not rows.height and not odd:
         blind = "no step of any rank: what is timed is the whole job, and a slow rank makes every rank's step longer"
@@ -110,7 +111,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         if passing := _for_a_while(compute, {rise.row for rise in slow}, expected):
             found.append(_passed(passing, compute, rows, is_open=bool(blind)))
     if all(SIGNS[finding.sign].is_note for finding in found) and (
-        blind := blind or unseen(case, compute.ranks, also=rows["rank"].unique().to_list())
+        blind := blind or late or unseen(case, compute.ranks, also=rows["rank"].unique().to_list())
     ):
         raise NotEnoughEvidence(blind)
     return found
@@ -207,15 +208,6 @@ def _passed(found: Sequence[tuple[int, int, int, float]], compute: Times, rows: 
 
 def _without_victims(found: Sequence[Rise]) -> list[Rise]:
     return sorted((r for r in found if r.height >= VICTIM * max(x.height for x in found)), key=lambda r: r.row)
-
-
-def _waiting(data: Times, rows: pl.DataFrame) -> list[Rise]:
-    """Ranks that wait for their batch longer than the others, in units of a usual step."""
-    usual = rows["step_s"].median()
-    if len(data.ranks) < 2 or not isinstance(usual, float) or usual <= 0:
-        return []
-    slow = _without_victims(rises(over_peers(data.values) / usual, least=WAITS))
-    return slow if len(slow) <= max(1, MANY * len(data.ranks)) else []
 
 
 def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFrame, case: Tables) -> Finding:

@@ -5,6 +5,8 @@
 2. A stage whose ranks all compute longer than other stages in nearly all steps has more work.
 3. Batches differ where what a rank takes more in one step alone costs most, and goes with its batch: with its tokens, with the other stages of its
    replica, or with forward and backward alike while it is new in every step. Long sequences cost more than their tokens: attention is quadratic.
+   Where a job tells none of these, the shape of the times has to do, and it is a weaker sign: all ranks vary as widely, as far below as above their
+   usual time, and anew in every step, which noise does not.
    Or where one replica takes longer on every stage, in all steps: several hosts that became slow at once, and just those, are less likely.
    Or where a rank has more tokens than its peers in all steps, and takes no longer for a token.
 4. Where the two meet, the one that costs more names the cause; the other is told beside. Where something varies from step to step that nothing
@@ -32,6 +34,7 @@ USES = ("ranks", "groups", "memberships", "dump_index", "log_events")
 SIGNS = {
     "heavy_stage": Sign("imbalance", ("stage_imbalance", "unknown")),
     "uneven_batches": Sign("imbalance", ("data_imbalance", "unknown")),
+    "uneven_draws": Sign("imbalance", ("data_imbalance", "unknown")),
     "lesser": Sign("mention", (), is_note=True),
 }
 FOLLOWS: Final = {
@@ -40,6 +43,8 @@ FOLLOWS: Final = {
     "siblings": "ranks that work on one batch are long together, and others of their host are not",
     "twins": "each goes with one rank of another stage, as if they worked on the same batch",
     "ways": "forward and backward are long together, and it is new in every step",
+    "draws": "all ranks vary as widely, as far below their usual time as above it, and anew in every step, as work that is dealt out does and noise, "
+    "which only adds, does not (the tokens of each step would prove it)",
 }
 
 
@@ -123,18 +128,21 @@ def _uneven_batches(of: Work, found: Uneven) -> Finding:
     high = np.nanmax(values, axis=0) / np.nanmedian(values, axis=0)
     slowest = [of.compute.ranks[row] for row in np.nanargmax(np.nan_to_num(values), axis=0).tolist()]
     at = int(np.nanargmax(high))
+    is_shape = found.sign == "draws"
+    by = FOLLOWS[found.sign] if is_shape else f"{FOLLOWS[found.sign]} (correlation {found.correlation:.2f})"
     says = (
-        f"which rank computes longest changes from step to step ({len(set(slowest))} ranks in {len(slowest)} steps), and {FOLLOWS[found.sign]} "
-        f"(correlation {found.correlation:.2f}): batches differ, no rank is slow; even batches would win {found.batches:.0%} of what is lost back"
+        f"which rank computes longest changes from step to step ({len(set(slowest))} ranks in {len(slowest)} steps), and {by}: batches differ, no "
+        f"rank is slow; even batches would win {found.batches:.0%} of what is lost back"
     )
     numbers = {
         "share": round(found.batches, 3),
         "stage_share": round(found.stages, 3),
         "costs": round(found.costs, 3),
-        "correlation": round(found.correlation, 3),
+        "correlation": None if is_shape else round(found.correlation, 3),
         "follows": found.sign,
     }
     first = int(np.nanargmax(values[:, 0]))
     places = [(of.compute.ranks[first], of.compute.steps[0]), (slowest[at], of.compute.steps[at])]
     cites: tuple[Cite, ...] = tuple(cite for rank, step in places for cite in cite_step(of.rows, rank, step, "compute_s"))
-    return Finding("uneven_work", "uneven_batches", says, scope="batches", numbers=numbers, cites=cites)
+    sign = "uneven_draws" if is_shape else "uneven_batches"
+    return Finding("uneven_work", sign, says, scope="batches", numbers=numbers, cites=cites)
