@@ -15,6 +15,7 @@ from rca.catalogues import cached, is_sites, rows
 from rca.types import Finding, Outcome, Sign
 
 __all__ = [
+    "FOLLOWING",
     "Gain",
     "Gains",
     "Key",

@@ -334,6 +334,17 @@ class TestPlannedStop:
         )
         assert job.only("planned_stop").sign == "stop_after_fault"
 
+    @pytest.mark.parametrize(("idle_s", "sign"), [(1, "announced_stop"), (80, "stop_after_fault")])
+    def test_a_dated_stop_is_held_against_steps_without_a_zone_by_its_own_local_stamp(self, idle_s: float, sign: str) -> None:
+        job = Job(steps=0)
+        for step in range(20):
+            job.add("progress", "log-0", rank=0, step=step, ended_at_local=f"{at(10 * step):%Y-%m-%dT%H:%M:%S}")
+        told = at(190 + idle_s)
+        stamps = {"logged_at": told, "logged_at_local": f"{told:%m-%dT%H:%M:%S}"}
+        job.add("scheduler_events", "agent", state="cancelled", reason="scancel", is_planned=True)
+        job.add("log_events", "agent", signature="elastic_agent_signal", message="Received 15 death signal", **stamps)
+        assert job.only("planned_stop").sign == sign
+
     def test_dated_steps_and_a_stop_without_a_stamp_show_no_motion(self) -> None:
         job = Job().add("scheduler_events", "agent", state="cancelled", reason="scancel", is_planned=True)
         assert job.only("planned_stop").sign == "announced_only"

@@ -85,7 +85,7 @@ def pace_until(case: Tables, logs: JobLogs, lines: Sequence[Line]) -> Pace | Non
         return None
     dated, local = _ends(case, logs, began)
     found = list(_by_clock(dated, began, began.at, logs.clocks))
-    if began.at is None and began.local is not None and local:
+    if not (began.at and found) and began.local is not None and local:
         near = max(end.at for end in local)
         told = [replace(pace, last_at=None) for pace in _by_clock(local, began, filled(began.local, near), logs.clocks, late_s=LATE_S)]
         found = [pace for pace in told if pace.is_told] or found or [pace for pace in told if pace.idle_s > 0]
