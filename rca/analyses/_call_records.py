@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -10,12 +11,13 @@ from rca.analyses._wait_graph import group_kind
 from rca.analyses._waits import is_done
 from rca.types import Cite, Tables
 
-__all__ = ["OddCall", "RecordedCall", "Tail", "difference", "load_tail", "recorded", "shift"]
+__all__ = ["Calls", "OddCall", "RecordedCall", "calls_near", "difference", "group_kind_of", "last_calls", "recorded", "shift"]
 
 SAME_SHAPES = (
     "all_reduce", "allreduce_coalesced", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "all_gather", "_all_gather_base",
     "reduce_scatter", "_reduce_scatter_base",
 )  # fmt: skip
+LOOK_ON = 4  # calls that tell a shift by one from two swapped: some programs alternate between two
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,12 @@ class OddCall:
 
 
 @dataclass(frozen=True)
-class Tail:
-    """The last collectives of every rank: numbers only; the words of a call are fetched when a finding needs them."""
+class Calls:
+    """Collectives of every rank: numbers only; the words of a call are fetched when a finding needs them."""
 
     rows: pl.DataFrame  # rank, group_id, collective_seq_id, record_id, content, open; sorted by rank and order of recording
     case: Tables
+    where: str | None
 
     def call(self, rank: int, order: int) -> RecordedCall:
         """One call, by its place in the rank's recording."""
@@ -68,7 +71,7 @@ class Tail:
 
     def _calls(self, which: pl.Expr) -> list[RecordedCall]:
         texts = ("op", "sizes", "dtypes", "evidence_id", "record")
-        words = self.case.table("collectives", where="is_tail").filter(which).select("rank", "record_id", *texts).collect()
+        words = self.case.table("collectives", where=self.where).filter(which).select("rank", "record_id", *texts).collect()
         rows = self.rows.filter(which).join(words, on=["rank", "record_id"], how="left", maintain_order="left")
         return [
             RecordedCall(r["rank"], r["group_id"], r["collective_seq_id"], r["op"] or "?", r["sizes"] or "", r["dtypes"] or "", r["record_id"],
@@ -80,16 +83,36 @@ class Tail:
         """What every member called there."""
         return self._calls((pl.col("group_id") == group) & (pl.col("collective_seq_id") == seq))
 
+    def onward(self, rank: int, group: str, seq: int) -> list[int]:
+        """The contents of one rank's calls of a group from this number on, as far as they follow each other without a gap."""
+        which = (pl.col("rank") == rank) & (pl.col("group_id") == group) & pl.col("collective_seq_id").is_between(seq, seq + LOOK_ON)
+        rows = self.rows.filter(which).select("collective_seq_id", "content").rows()
+        return [content for place, (number, content) in enumerate(rows) if number == seq + place]
 
-def load_tail(case: Tables, torn: frozenset[int]) -> Tail:
-    """The collectives of all ranks but the torn ones, whose last calls are missing."""
+
+def last_calls(case: Tables, torn: frozenset[int]) -> Calls:
+    """The last collectives of all ranks but the torn ones, whose last calls are missing."""
+    return _load(case, "is_tail", ~pl.col("rank").is_in(list(torn)))
+
+
+def calls_near(case: Tables, kind: str, seq: int, reach: int) -> Calls:
+    """What all groups of a kind called at a number and up to `reach` calls before and after it."""
+    return _load(case, None, (group_kind_of() == kind) & pl.col("collective_seq_id").is_between(seq - reach, seq + reach))
+
+
+def group_kind_of() -> pl.Expr:
+    """`group_kind` of each row."""
+    return pl.col("group_id").str.extract(r"^([^:?]*)")
+
+
+def _load(case: Tables, where: str | None, which: pl.Expr) -> Calls:
     same = pl.col("op").is_in(SAME_SHAPES)
     content = pl.struct("op", pl.when(same).then("sizes"), pl.when(same).then("dtypes"))
     rows = (
-        case.table("collectives", where="is_tail")
-        .filter(~pl.col("rank").is_in(list(torn)))
+        case.table("collectives", where=where)
         .filter(pl.col("rank").is_not_null() & pl.col("record_id").is_not_null() & pl.col("collective_seq_id").is_not_null())
         .filter(~pl.col("is_p2p").fill_null(value=False) & (pl.col("op") != "coalesced").fill_null(value=True))
+        .filter(which)
         .select(
             "rank",
             pl.col("group_id").fill_null("?"),
@@ -101,7 +124,7 @@ def load_tail(case: Tables, torn: frozenset[int]) -> Tail:
         .sort("rank", "record_id")
         .collect()
     )
-    return Tail(rows, case)
+    return Calls(rows, case, where)
 
 
 def recorded(case: Tables, rank: int, order: int) -> RecordedCall:
@@ -119,9 +142,14 @@ def difference(call: RecordedCall, due: RecordedCall) -> str:
     return "odd_op" if call.op != due.op else "odd_size" if call.sizes != due.sizes else "odd_dtype"
 
 
-def shift(own: int, own_next: int | None, due: int, due_next: int | None) -> str | None:
-    """By contents, here and next, of a rank and of its peers: skipped when it called what comes next for them, extra when its next call is what
-    was due, else None: it called something else."""
-    if due_next is not None and due_next != due and own == due_next:
+def shift(own: Sequence[int], due: Sequence[int]) -> str | None:
+    """By contents, from the first that differs on, of a rank and of a peer: skipped when its calls are those that come next for the peer, extra
+    when its next calls are those that were due, else None: it called something else, or swapped two."""
+    if len(due) > 1 and due[0] != due[1] and _alike(own, due[1:]):
         return "skipped_call"
-    return "extra_call" if own_next == due else None
+    return "extra_call" if _alike(own[1:], due) else None
+
+
+def _alike(one: Sequence[int], other: Sequence[int]) -> bool:
+    shared = min(len(one), len(other), LOOK_ON)
+    return shared > 0 and tuple(one[:shared]) == tuple(other[:shared])

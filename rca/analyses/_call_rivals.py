@@ -1,6 +1,6 @@
 """Members of a group that disagree about a call, with no majority among them: who of them is odd, by what was called elsewhere and before.
 
-1. Parallel groups: groups of the same kind that made the same calls before it, number by number, are the same place in the program. What all of
+1. Parallel groups: groups of the same kind that made the same calls around it, number by number, are the same place in the program. What all of
    them called at this number was due.
 2. Habit: where all calls of this kind of group are made again and again, and one of the rivals called what nobody, itself included, has called
    before or elsewhere, that one is odd. Not where sizes change from call to call: there every call is new.
@@ -11,102 +11,88 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-import polars as pl
-
-from rca.analyses._call_records import OddCall, RecordedCall, Tail, difference, shift
+from rca.analyses._call_records import Calls, OddCall, RecordedCall, calls_near, difference, shift
+from rca.types import Tables
 
 __all__ = ["Rivals"]
 
-HISTORY = 32  # calls before this one at which a parallel group is held against the group
-MIN_SHARED = 4  # of them that both have on record, and all alike
+NEAR = 128  # calls before and after the one in question that are looked at: a step or more. After, as ranks enqueue ahead of their GPUs
+MIN_SHARED = 4  # of them that both groups have on record, and all alike
 MIN_VOTES = 2  # ranks of parallel groups
-MIN_HABIT = 4  # calls of the usual kind, so that a new one is an exception
+MIN_HABIT = 4  # times that the usual call is made, so that a new one is an exception
 
 Place = tuple[int, int]  # rank and order of recording
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """What the groups of one kind called."""
+class _Near:
+    """What all groups of a kind called near a number."""
 
-    settled: dict[str, dict[int, tuple[int, int, Place]]]  # group -> number -> content, ranks, one of them: where all of them agree
+    calls: Calls
+    settled: dict[str, dict[int, tuple[int, int, Place]]]  # group -> number -> content, ranks, one of them: where all who are seen agree
     uses: Counter[int]  # content -> calls (of a group) in which some member made it
-    places: dict[int, Place]  # content -> the last rank and order of recording
 
 
 class Rivals:
     """The judge of members that disagree."""
 
-    def __init__(self, tail: Tail) -> None:
-        self._tail = tail
-        self._kinds: dict[str, _Kind] = {}
+    def __init__(self, case: Tables) -> None:
+        self._case = case
+        self._seen: dict[tuple[str, int], _Near] = {}
 
-    def judge(self, members: Sequence[RecordedCall]) -> list[OddCall]:
-        """The odd ones of those that disagree at one call of a group; none where nothing tells."""
-        kind = self._kind(members[0].kind)
-        return self._by_parallel_groups(members, kind) or self._by_habit(members, kind)
+    def judge(self, group: str, seq: int, kind: str) -> list[OddCall]:
+        """The odd ones of those that disagree at this call of a group; none where nothing tells."""
+        near = self._near(kind, seq)
+        members = near.calls.at(group, seq)
+        return _by_parallel_groups(members, near) or _by_habit(members, near)
 
-    @cached_property
-    def _rows(self) -> pl.DataFrame:
-        return self._tail.rows.with_columns(pl.col("group_id").str.extract(r"^([^:?]*)").alias("kind"))
-
-    def _kind(self, name: str) -> _Kind:
-        if name not in self._kinds:
-            rows = self._rows.filter(pl.col("kind") == name)
-            nodes = rows.group_by("group_id", "collective_seq_id", maintain_order=True).agg(
-                "content", pl.col("rank").first(), pl.col("record_id").first()
-            )
+    def _near(self, kind: str, seq: int) -> _Near:
+        if (kind, seq) not in self._seen:
+            calls = calls_near(self._case, kind, seq, NEAR)
+            nodes = calls.rows.group_by("group_id", "collective_seq_id", maintain_order=True).agg("content", "rank", "record_id")
             settled: dict[str, dict[int, tuple[int, int, Place]]] = defaultdict(dict)
             uses: Counter[int] = Counter()
-            for group, seq, contents, rank, order in nodes.iter_rows():
-                called = set(contents)
-                uses.update(called)
-                if len(called) == 1:
-                    settled[group][seq] = (contents[0], len(contents), (rank, order))
-            places = {content: (rank, order) for content, rank, order in rows.select("content", "rank", "record_id").iter_rows()}
-            self._kinds[name] = _Kind(settled, uses, places)
-        return self._kinds[name]
+            for group, number, contents, ranks, orders in nodes.iter_rows():
+                uses.update(set(contents))
+                if len(set(contents)) == 1:
+                    settled[group][number] = (contents[0], len(contents), (ranks[0], orders[0]))
+            self._seen = {(kind, seq): _Near(calls, settled, uses)}  # those of one number are asked for one after the other
+        return self._seen[kind, seq]
 
-    def _by_parallel_groups(self, members: Sequence[RecordedCall], kind: _Kind) -> list[OddCall]:
-        group, seq = members[0].group, members[0].seq
-        own = {n: said[0] for n, said in kind.settled.get(group, {}).items() if seq - HISTORY <= n < seq}
-        votes: Counter[int] = Counter()
-        following: Counter[int] = Counter()
-        places: dict[int, Place] = {}
-        for other, said in kind.settled.items():
-            if other == group or seq not in said:
-                continue
-            shared = [content == said[n][0] for n, content in own.items() if n in said]
-            if len(shared) >= MIN_SHARED and all(shared):
-                content, ranks, place = said[seq]
-                votes[content] += ranks
-                places.setdefault(content, place)
-                if seq + 1 in said:
-                    following[said[seq + 1][0]] += 1
-        called = {call.content for call in members}
-        if len(votes) != 1 or votes.total() < MIN_VOTES or not called & set(votes):
-            return []
-        due, count = next(iter(votes.items()))
-        after = following.most_common(1)[0][0] if following else None
-        peer = self._tail.call(*places[due])
-        return [self._odd(call, peer, count, after, "ranks of parallel groups") for call in members if call.content != due]
 
-    def _odd(self, call: RecordedCall, due: RecordedCall, votes: int, after: int | None, who: str) -> OddCall:
-        is_next = (pl.col("rank") == call.rank) & (pl.col("group_id") == call.group) & (pl.col("collective_seq_id") == call.seq + 1)
-        own_next = self._tail.rows.filter(is_next)["content"].to_list()
-        sign = shift(call.content, own_next[0] if own_next else None, due.content, after)
-        return OddCall(sign or difference(call, due), call, due, votes, who)
+def _by_parallel_groups(members: Sequence[RecordedCall], near: _Near) -> list[OddCall]:
+    group, seq = members[0].group, members[0].seq
+    own = {number: said[0] for number, said in near.settled.get(group, {}).items()}
+    votes: Counter[int] = Counter()
+    places: dict[int, Place] = {}
+    for other, said in near.settled.items():
+        if other == group or seq not in said:
+            continue
+        shared = [content == said[number][0] for number, content in own.items() if number in said]
+        if len(shared) >= MIN_SHARED and all(shared):
+            content, ranks, place = said[seq]
+            votes[content] += ranks
+            places.setdefault(content, place)
+    if len(votes) != 1 or votes.total() < MIN_VOTES or not {call.content for call in members} & votes.keys():
+        return []
+    due, count = next(iter(votes.items()))
+    peer = near.calls.call(*places[due])
+    after = near.calls.onward(peer.rank, peer.group, seq)
+    found = []
+    for call in (call for call in members if call.content != due):
+        sign = shift(near.calls.onward(call.rank, group, seq), after)
+        found.append(OddCall(sign or difference(call, peer), call, peer, count, "ranks of parallel groups"))
+    return found
 
-    def _by_habit(self, members: Sequence[RecordedCall], kind: _Kind) -> list[OddCall]:
-        called = {call.content for call in members}
-        usual = {content for content in called if kind.uses[content] > MIN_HABIT}
-        if len(usual) != 1 or any(uses == 1 for content, uses in kind.uses.items() if content not in called):
-            return []
-        if any(kind.uses[content] > 1 for content in called - usual):
-            return []
-        due = next(iter(usual))
-        peer = next(call for call in members if call.content == due)
-        who = f"times before and elsewhere {peer.kind} groups"
-        return [OddCall(difference(call, peer), call, peer, kind.uses[due] - 1, who) for call in members if call.content != due]
+
+def _by_habit(members: Sequence[RecordedCall], near: _Near) -> list[OddCall]:
+    called = {call.content for call in members}
+    usual = {content for content in called if near.uses[content] > MIN_HABIT}
+    if len(usual) != 1 or any(near.uses[content] > 1 for content in called - usual):
+        return []
+    if any(uses == 1 for content, uses in near.uses.items() if content not in called):
+        return []
+    peer = next(call for call in members if call.content in usual)
+    who = f"times before and elsewhere {peer.kind} groups"
+    return [OddCall(difference(call, peer), call, peer, near.uses[peer.content] - 1, who) for call in members if call.content not in usual]

@@ -8,7 +8,7 @@ from functools import cache
 
 import polars as pl
 
-from rca.analyses._call_records import OddCall, Tail, difference, shift
+from rca.analyses._call_records import Calls, OddCall, difference, group_kind_of, shift
 from rca.analyses._wait_graph import Waits, group_kind
 
 __all__ = ["HISTORY", "MIN_SISTERS", "against_sisters"]
@@ -22,14 +22,14 @@ Later = Mapping[int, Mapping[str, Sequence[int]]]  # rank -> kind -> numbers
 _Program = list[tuple[str, int]]  # kind of group and content of a rank's last calls before the anchor, in order
 
 
-def against_sisters(tail: Tail, waits: Waits) -> list[OddCall]:
+def against_sisters(tail: Calls, waits: Waits) -> list[OddCall]:
     """Steps 2 and 3 of mismatched_collective: one per odd rank."""
     anchor = _anchor(tail.rows)
     if anchor is None:
         return []
     start = tail.rows.filter((pl.col("group_id") == anchor[0]) & (pl.col("collective_seq_id") == anchor[1]))
     rows = tail.rows.join(start.select("rank", pl.col("record_id").alias("start")), on="rank", how="inner").with_columns(
-        pl.col("group_id").str.extract(r"^([^:?]*)").alias("kind")
+        group_kind_of().alias("kind")
     )
     node = ("group_id", "collective_seq_id")
     agreed = (pl.len().over(node) > 1) & (pl.col("content").n_unique().over(node) == 1)
@@ -107,7 +107,7 @@ def _is_longer_look(longer: _Program, shorter: _Program) -> bool:
 
 
 def _parting(
-    sisters: Sequence[int], orders: Later, contents: Later, settled: Mapping[int, Mapping[str, Sequence[bool]]], tail: Tail
+    sisters: Sequence[int], orders: Later, contents: Later, settled: Mapping[int, Mapping[str, Sequence[bool]]], tail: Calls
 ) -> list[OddCall]:
     """The first place where one sister's calls in a kind of group part from what most sisters called there."""
     found: dict[int, OddCall] = {}
@@ -125,9 +125,8 @@ def _parting(
                 if content != most and settled[rank][kind][place]:
                     elsewhere.add(rank)
                 elif content != most:
-                    peer = next(r for r, c in here.items() if c == most)
-                    own = lists[rank]
-                    sign = shift(content, own[place + 1] if len(own) > place + 1 else None, most, _next(lists, place, most))
+                    peer = max((r for r, c in here.items() if c == most), key=lambda r: (len(lists[r]), -r))
+                    sign = shift(lists[rank][place:], lists[peer][place:])
                     call, due = tail.call(rank, orders[rank][kind][place]), tail.call(peer, orders[peer][kind][place])
                     found[rank] = OddCall(sign or difference(call, due), call, due, votes)
     return list(found.values())
@@ -141,13 +140,7 @@ def _majority(contents: Sequence[int]) -> tuple[int | None, int]:
     return (content, votes) if votes >= MIN_SISTERS - 1 and votes * 2 > len(contents) else (None, 0)
 
 
-def _next(lists: Mapping[int, Sequence[int]], place: int, most: int) -> int | None:
-    """What the sisters called after this place."""
-    after = Counter(v[place + 1] for v in lists.values() if len(v) > place + 1 and v[place] == most)
-    return after.most_common(1)[0][0] if after else None
-
-
-def _skipped(sisters: Sequence[int], orders: Later, waits: Waits, tail: Tail) -> list[OddCall]:
+def _skipped(sisters: Sequence[int], orders: Later, waits: Waits, tail: Calls) -> list[OddCall]:
     """A sister awaited at the next call of a kind although it made a call that the others made only after that one."""
 
     @cache  # thousands may be awaited at the same call
@@ -171,7 +164,7 @@ def _skipped(sisters: Sequence[int], orders: Later, waits: Waits, tail: Tail) ->
     return found
 
 
-def _added(sisters: Sequence[int], orders: Later, waits: Waits, tail: Tail) -> list[OddCall]:
+def _added(sisters: Sequence[int], orders: Later, waits: Waits, tail: Calls) -> list[OddCall]:
     """A sister alone at a call, where the others, after the same calls of that kind, went on to another kind and made no more of this one."""
     found = []
     for rank in sisters:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from rca.analyses._call_records import OddCall, RecordedCall, Tail, difference, load_tail, recorded
+from rca.analyses._call_records import Calls, OddCall, RecordedCall, difference, last_calls, recorded, shift
 from rca.analyses._call_rivals import Rivals
 from rca.analyses._call_sisters import MIN_SISTERS, against_sisters
 from rca.analyses._layout import stages
@@ -49,7 +49,7 @@ MAX_CITES = 6
 def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per odd rank (the earliest place it parts from its peers), or per pair that disagrees without a third to judge."""
     waits = case.derive(build_waits)
-    tail = load_tail(case, waits.torn)
+    tail = last_calls(case, waits.torn)
     odd, undecided = _against_members(tail)
     sisters = {one.call.rank: one for one in against_sisters(tail, waits)}
     found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
@@ -68,7 +68,7 @@ def _against_program(case: Tables, waits: Waits) -> list[OddCall]:
     ]
 
 
-def _against_members(tail: Tail) -> tuple[dict[int, OddCall], list[tuple[frozenset[int], Finding]]]:
+def _against_members(tail: Calls) -> tuple[dict[int, OddCall], list[tuple[frozenset[int], Finding]]]:
     """Step 1."""
     rows = tail.rows.with_columns(pl.col("collective_seq_id").max().over("rank", "group_id").alias("last"))
     live = rows.filter(pl.col("open") | (pl.col("collective_seq_id") == pl.col("last"))).select("group_id", "collective_seq_id").unique()
@@ -81,20 +81,25 @@ def _against_members(tail: Tail) -> tuple[dict[int, OddCall], list[tuple[frozens
     )
     odd: dict[int, OddCall] = {}
     undecided: list[tuple[frozenset[int], Finding]] = []
-    rivals = Rivals(tail)
+    rivals = Rivals(tail.case)
     for group, seq, _ in differing.iter_rows():
         members = tail.at(group, seq)
         (most, votes), *_ = Counter(call.content for call in members).most_common()
         if votes * 2 > len(members) and votes >= MIN_SISTERS - 1:
             peer = next(c for c in members if c.content == most)
-            told = [OddCall(difference(call, peer), call, peer, votes, "peers") for call in members if call.content != most]
+            told = [_differing(tail, call, peer, votes) for call in members if call.content != most]
         else:
-            told = rivals.judge(members)
+            told = rivals.judge(group, seq, members[0].kind)
         for one in told:
             odd.setdefault(one.call.rank, one)
         if not told:
             undecided.append((frozenset(c.rank for c in members), _pair_finding(members)))
     return odd, undecided
+
+
+def _differing(tail: Calls, call: RecordedCall, peer: RecordedCall, votes: int) -> OddCall:
+    own, due = (tail.onward(one.rank, one.group, one.seq) for one in (call, peer))
+    return OddCall(shift(own, due) or difference(call, peer), call, peer, votes, "peers")
 
 
 def _finding(odd: OddCall, waits: Waits) -> Finding:

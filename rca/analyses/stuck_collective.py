@@ -6,7 +6,8 @@
    given before: it is the one. So is a rank that others wait for and whose GPU never began a call in a group of its own alone. Where processes ran
    so far ahead that the call is no longer in the records, the groups' counters tell it: the one GPU that is inside no call, while those of all
    others in one of its groups have begun the next.
-3. Not when no member's records reach back to a call that had finished: theirs then begin behind the call that holds them, which they no longer hold.
+3. Not when some member's records do not reach back to a call that had finished: they begin behind the call that holds it, which they no longer
+   hold, so it has not come to this one.
 4. Not when the members disagree about what they called (`mismatched_collective` explains it), and not when the job still moves.
 """
 
@@ -60,7 +61,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         contents = {(waits.first[r].op.split(" ")[0] if call.is_p2p else waits.first[r].op, waits.first[r].sizes) for r in ranks}
         if not call.is_p2p and len(contents) > 1:
             continue
-        if cut_off.issuperset(ranks):
+        if not cut_off.isdisjoint(ranks):  # held by a call before this one: it has not arrived here
             continue
         held = set(ranks) | waits.behind(ranks)
         found.append((call, ranks, held))
