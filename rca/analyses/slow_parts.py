@@ -1,6 +1,7 @@
 """When the steps of the job became longer, which part of them grew: computation, communication, or the wait for data?
 
-1. The usual time of a step over the ranks, step by step; a lasting rise (rca/analyses/_change_points.py) parts the run into before and after.
+1. The usual time of a step over the ranks, step by step; a lasting rise (rca/analyses/_change_points.py) parts the run into before and after. So does
+   one of the wait for data that all ranks have, where the steps became longer with it.
 2. Ranks wait for each other inside communication. So communication itself grew only if it grew on the rank that has least of it: whoever is late
    has no wait. Computation or data explain the rise as far as they grew on the rank that has most of them.
 3. Communication that makes up MOST of the rise, while no rank computes or waits for data much longer, is the network's; data that all ranks wait
@@ -12,11 +13,12 @@ Compute against communication as in Aegis (NSDI'25) and GREYHOUND (ATC'25), by t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from rca.analyses._change_points import change_points
+from rca.analyses._change_points import ChangePoint, change_points
 from rca.analyses._step_times import Times, cite_step, last_stretch, step_rows, times
 from rca.analyses._time_units import odd_times
 from rca.analyses._words import ranks_text
@@ -57,14 +59,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if len(whole.ranks) < 2:
         raise NotEnoughEvidence("fewer than two ranks wrote whole steps: whether one is late or all are slow is not to be told")
     series = _over(whole, np.nanmedian, whole.steps)
-    changes = change_points(series)
-    up = next((change for change in changes if change.ratio > 1), None)
+    parts = {name: times(rows, f"{name}_s") for name in ("compute", "comm", "data")}
+    up = _rise(series, _over(parts["data"], np.nanmin, whole.steps))
     if up is None:
         return ()
-    if len(series) - up.index < MIN_AFTER or changes[-1].after < SLOWER * up.before:
+    if len(series) - up.index < MIN_AFTER or up.after < SLOWER * up.before:
         raise NotEnoughEvidence("the steps became longer for a while, or too near the end to tell that it lasts")
-    rise = changes[-1].after - up.before
-    parts = {name: times(rows, f"{name}_s") for name in ("compute", "comm", "data")}
+    rise = up.after - up.before
 
     def grew(name: str, of: Callable[..., Vector]) -> float | None:
         """How much a part grew, s a step; None where too few ranks wrote it."""
@@ -103,13 +104,31 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence("the steps became longer, and no part of them grew on all ranks: one rank may be late (`slow_rank`)")
     words = {"comm": "communication", "data": "the wait for data", "compute": "computation"}[name]
     says = (
-        f"from step {step} on a step takes {changes[-1].after:.3g} s instead of {up.before:.3g} s; {grown:.3g} s of the {rise:.3g} s are {words}, "
+        f"from step {step} on a step takes {up.after:.3g} s instead of {up.before:.3g} s; {grown:.3g} s of the {rise:.3g} s are {words}, "
         f"{what}"
     )
-    numbers = {"before_s": up.before, "after_s": changes[-1].after, "part_s": round(grown, 6), "step": step}
+    numbers = {"before_s": up.before, "after_s": up.after, "part_s": round(grown, 6), "step": step}
     rank = whole.ranks[0]
     cites = tuple(cite for at in (whole.steps[max(0, up.index - 1)], step) for cite in cite_step(rows, rank, at, f"{name}_s"))
     return [Finding("slow_parts", sign, says, scope="parts", numbers=numbers, cites=cites)]
+
+
+def _rise(series: Vector, data: Vector) -> ChangePoint | None:
+    """The first lasting rise of the steps, `after` the level at their end. A job that waits for its data is unsteady, which hides a rise: where the
+    steps show none, the place is looked for in the wait that all ranks have (`data`)."""
+    import numpy as np
+
+    for of in (series, data):
+        changes = change_points(of)
+        up = next((change for change in changes if change.ratio > 1), None)
+        if up is None:
+            continue
+        if of is series:
+            return replace(up, after=changes[-1].after)
+        before, after = (part[np.isfinite(part)] for part in (series[: up.index], series[changes[-1].index :]))
+        if len(before) and len(after) and changes[-1].after > up.before and np.median(after) >= SLOWER * np.median(before):
+            return replace(up, before=float(np.median(before)), after=float(np.median(after)))
+    return None
 
 
 def _unseen(case: Tables, timed: Sequence[int]) -> list[int]:
