@@ -11,9 +11,20 @@ from rca.analyses._wait_graph import group_kind
 from rca.analyses._waits import is_done
 from rca.types import Cite, Tables
 
-__all__ = ["Calls", "OddCall", "RecordedCall", "calls_near", "difference", "group_kind_of", "last_calls", "recorded", "shift"]
+__all__ = [
+    "SAME_SHAPES",
+    "Calls",
+    "OddCall",
+    "RecordedCall",
+    "calls_near",
+    "difference",
+    "group_kind_of",
+    "last_calls",
+    "recorded",
+    "shift",
+]
 
-SAME_SHAPES = (
+SAME_SHAPES = (  # operations whose members must all call with the same sizes; others (all_to_all) differ by right
     "all_reduce", "allreduce_coalesced", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "all_gather", "_all_gather_base",
     "reduce_scatter", "_reduce_scatter_base",
 )  # fmt: skip

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from rca.analyses._call_records import SAME_SHAPES
 from rca.analyses._stack_views import main_motion
 from rca.analyses._wait_graph import Call, Waits, cite_call
 from rca.analyses._wait_words import awaited_number
@@ -58,7 +59,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         )
         if set(ranks) != everyone or (len(ranks) < 2 and not alone) or waits.lagging[node] or call.group_id in waits.open_groups:
             continue
-        contents = {(waits.first[r].op.split(" ")[0] if call.is_p2p else waits.first[r].op, waits.first[r].sizes) for r in ranks}
+        contents = {(own.op, own.sizes if own.op in SAME_SHAPES else "") for own in (waits.first[rank] for rank in ranks)}
         if not call.is_p2p and len(contents) > 1:
             continue
         if not cut_off.isdisjoint(ranks):  # held by a call before this one: it has not arrived here
