@@ -122,6 +122,7 @@ def test_a_host_that_said_nothing_while_all_others_complained_is_gone_itself(tmp
         ([said(1, PORT), said(1, BACK.replace("mlx5_0", "mlx5_7"))], "port_error", "network_transient"),
         ([said(1, PORT), said(1, BACK), said(0, CLOSED, address(3))], "flapped", "network_transient"),
         ([said(1, CLOSED, address(3), after_s=-60), said(1, PORT), said(1, BACK)], "flap_over", "unknown"),  # of something before
+        ([said(1, PORT), said(1, BACK), said(0, REFUSED, address(3))], "flap_over", "unknown"),  # a host that refuses can be reached
     ],
 )
 def test_a_port_that_was_up_again_ended_nothing_by_itself(lines: list[tuple[int, str]], sign: str, cause: str, tmp_path: Path) -> None:

@@ -280,8 +280,10 @@ def _over(by_host: Mapping[str, Sequence[Line]], told: Story) -> Finding:
     every = [line for _, own in sorted(by_host.items()) for line in own]
     cites = tuple(cite_line(line) for line in every)[:MAX_CITES]
     says = f"{_named(by_host)} reports an error of its own network port, which was up again: {every[0].text.strip()[:160]}"
-    # what complained before a port went down, as a client that waits for its store, complains of something else
-    has_failed = any(complains(line) and any(told.logs.order(line, port) != -1 for port in every) for line in told.logs.lines)
+    # What complained before a port went down, as a client that waits for its store, complains of something else; and so does who was refused:
+    # a host whose link is down refuses nobody, it does not answer.
+    heard = [line for line in told.logs.lines if complains(line) and line.signature != "nccl_connect_refused"]
+    has_failed = any(told.logs.order(line, port) != -1 for line in heard for port in every)
     (host, *others) = sorted(by_host)
     ranks = told.logs.ranks_on(host) if has_failed and not others else ()
     if not has_failed or not ranks:
