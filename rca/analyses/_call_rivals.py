@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import polars as pl
 
 from rca.analyses._call_records import Calls, OddCall, RecordedCall, calls_near, difference, shift
 from rca.types import Tables
@@ -47,6 +49,23 @@ class Rivals:
         members = near.calls.at(group, seq)
         return _by_parallel_groups(members, near) or _by_habit(members, near)
 
+    def alike(self, group: str, seq: int, kind: str) -> list[list[int]]:
+        """The users of what may be several groups of one name, by what they called under it before: those of one group called the same."""
+        rows = self._near(kind, seq).calls.rows.filter((pl.col("group_id") == group) & (pl.col("collective_seq_id") < seq))
+        before = {rank: dict(zip(numbers, contents, strict=True)) for rank, numbers, contents in _by_rank(rows)}
+        here = (
+            self._near(kind, seq).calls.rows.filter((pl.col("group_id") == group) & (pl.col("collective_seq_id") == seq))["rank"].to_list()
+        )
+        found: list[list[int]] = []
+        for rank in here:
+            own = before.get(rank, {})
+            like = next((those for those in found if _same(own, before.get(those[0], {}))), None)
+            if like is None:
+                found.append([rank])
+            else:
+                like.append(rank)
+        return found
+
     def _near(self, kind: str, seq: int) -> _Near:
         if (kind, seq) not in self._seen:
             calls = calls_near(self._case, kind, seq, NEAR)
@@ -59,6 +78,15 @@ class Rivals:
                     settled[group][number] = (contents[0], len(contents), (ranks[0], orders[0]))
             self._seen = {(kind, seq): _Near(calls, settled, uses)}  # those of one number are asked for one after the other
         return self._seen[kind, seq]
+
+
+def _by_rank(rows: pl.DataFrame) -> Iterator[tuple[int, list[int], list[int]]]:
+    return rows.group_by("rank", maintain_order=True).agg("collective_seq_id", "content").iter_rows()
+
+
+def _same(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    """Whether nothing that both called before differs; so too where nothing is known of that."""
+    return all(one[number] == other[number] for number in one.keys() & other.keys())
 
 
 def _by_parallel_groups(members: Sequence[RecordedCall], near: _Near) -> list[OddCall]:

@@ -26,7 +26,7 @@ from rca.analyses._call_rivals import Rivals
 from rca.analyses._call_sisters import MIN_SISTERS, against_sisters
 from rca.analyses._layout import stages
 from rca.analyses._program_order import parted
-from rca.analyses._wait_graph import Waits
+from rca.analyses._wait_graph import Waits, group_kind
 from rca.analyses._waits import build_waits
 from rca.types import Finding, Sign, Tables
 
@@ -50,7 +50,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     """One finding per odd rank (the earliest place it parts from its peers), or per pair that disagrees without a third to judge."""
     waits = case.derive(build_waits)
     tail = last_calls(case, waits.torn)
-    odd, undecided = _against_members(tail)
+    odd, undecided = _against_members(tail, waits)
     sisters = {one.call.rank: one for one in against_sisters(tail, waits)}
     found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
     if not found and waits.first and waits.awaited.keys() <= waits.first.keys():  # all who are awaited wait themselves: orders cross
@@ -68,7 +68,7 @@ def _against_program(case: Tables, waits: Waits) -> list[OddCall]:
     ]
 
 
-def _against_members(tail: Calls) -> tuple[dict[int, OddCall], list[tuple[frozenset[int], Finding]]]:
+def _against_members(tail: Calls, waits: Waits) -> tuple[dict[int, OddCall], list[tuple[frozenset[int], Finding]]]:
     """Step 1."""
     rows = tail.rows.with_columns(pl.col("collective_seq_id").max().over("rank", "group_id").alias("last"))
     live = rows.filter(pl.col("open") | (pl.col("collective_seq_id") == pl.col("last"))).select("group_id", "collective_seq_id").unique()
@@ -83,23 +83,33 @@ def _against_members(tail: Calls) -> tuple[dict[int, OddCall], list[tuple[frozen
     undecided: list[tuple[frozenset[int], Finding]] = []
     rivals = Rivals(tail.case)
     for group, seq, _ in differing.iter_rows():
-        members = tail.at(group, seq)
-        (most, votes), *_ = Counter(call.content for call in members).most_common()
-        if votes * 2 > len(members) and votes >= MIN_SISTERS - 1:
-            peer = next(c for c in members if c.content == most)
-            told = [_differing(tail, call, peer, votes) for call in members if call.content != most]
-        else:
-            told = rivals.judge(group, seq, members[0].kind)
-        for one in told:
-            odd.setdefault(one.call.rank, one)
-        if not told:
-            undecided.append((frozenset(c.rank for c in members), _pair_finding(members)))
+        calls = {call.rank: call for call in tail.at(group, seq)}
+        kind = group_kind(group)
+        for ranks in (
+            rivals.alike(group, seq, kind) if group in waits.open_groups or "?" in group else [list(calls)]
+        ):  # "?": known by name only
+            members = [calls[rank] for rank in ranks if rank in calls]
+            if len({call.content for call in members}) < 2:
+                continue
+            told = _by_majority(tail, members) or rivals.judge(group, seq, kind)
+            for one in told:
+                odd.setdefault(one.call.rank, one)
+            if not told:
+                undecided.append((frozenset(c.rank for c in members), _pair_finding(members)))
     return odd, undecided
 
 
-def _differing(tail: Calls, call: RecordedCall, peer: RecordedCall, votes: int) -> OddCall:
-    own, due = (tail.onward(one.rank, one.group, one.seq) for one in (call, peer))
-    return OddCall(shift(own, due) or difference(call, peer), call, peer, votes, "peers")
+def _by_majority(tail: Calls, members: Sequence[RecordedCall]) -> list[OddCall]:
+    (most, votes), *_ = Counter(call.content for call in members).most_common()
+    if votes * 2 <= len(members) or votes < MIN_SISTERS - 1:
+        return []
+    peer = next(call for call in members if call.content == most)
+    due = tail.onward(peer.rank, peer.group, peer.seq)
+    found = []
+    for call in (call for call in members if call.content != most):
+        sign = shift(tail.onward(call.rank, call.group, call.seq), due)
+        found.append(OddCall(sign or difference(call, peer), call, peer, votes, "peers"))
+    return found
 
 
 def _finding(odd: OddCall, waits: Waits) -> Finding:
