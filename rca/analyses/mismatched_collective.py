@@ -12,6 +12,7 @@
    sisters went on to another kind instead, added it.
 4. Where that names nobody and all who are awaited wait themselves, all that was recorded is compared, point to point too: ranks of a stage
    make the same call at the same number of recording (_program_order).
+5. Where records are short, what all others made after one and the same call tells who made a call out of turn (_call_turns).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import polars as pl
 from rca.analyses._call_records import Calls, OddCall, RecordedCall, difference, last_calls, recorded, shift
 from rca.analyses._call_rivals import Rivals
 from rca.analyses._call_sisters import MIN_SISTERS, against_sisters
+from rca.analyses._call_turns import out_of_turn
 from rca.analyses._layout import stages
 from rca.analyses._program_order import parted
 from rca.analyses._wait_graph import Waits, group_kind
@@ -55,6 +57,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
     if not found and waits.first and waits.awaited.keys() <= waits.first.keys():  # all who are awaited wait themselves: orders cross
         found = {one.call.rank: one for one in _against_program(case, waits)}
+    if not found:
+        found = {one.call.rank: one for one in out_of_turn(tail, waits)}
     findings = [_finding(found[rank], waits) for rank in sorted(found)]
     return [*findings, *(finding for pair, finding in undecided if not pair & set(found))]
 
