@@ -10,8 +10,8 @@
 3. Equal calls hide a gap in the order inside one kind, so the order across kinds is compared too, where somebody waits: a rank that is
    awaited at a call, but has made a later one that all its sisters made only after it, skipped it; a rank alone at a call, where its
    sisters went on to another kind instead, added it.
-4. Where that names nobody and all who are awaited wait themselves, all that was recorded is compared, point to point too: ranks of a stage
-   make the same call at the same number of recording (_program_order).
+4. Where that names nobody and all who are awaited wait themselves, as far as their calls are known, all that was recorded is compared, point to
+   point too: ranks of a stage make the same call at the same number of recording (_program_order).
 5. Where records are short, what all others made after one and the same call tells who made a call out of turn (_call_turns).
 """
 
@@ -55,7 +55,10 @@ def analyse(case: Tables) -> Sequence[Finding]:
     odd, undecided = _against_members(tail, waits)
     sisters = {one.call.rank: one for one in against_sisters(tail, waits)}
     found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
-    if not found and waits.first and waits.awaited.keys() <= waits.first.keys():  # all who are awaited wait themselves: orders cross
+    whole = waits.read - waits.torn
+    if (
+        not found and waits.first and waits.awaited.keys() & whole <= waits.first.keys()
+    ):  # all awaited of whom it is known wait: orders cross
         found = {one.call.rank: one for one in _against_program(case, waits)}
     if not found:
         found = {one.call.rank: one for one in out_of_turn(tail, waits)}
