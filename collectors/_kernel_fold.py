@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
 
-from collectors._kernel_clock import Stamp, gap_s
+from collectors._kernel_clock import NO_STAMP, Stamp, gap_s
 from collectors._kernel_event import Event
 from collectors._kernel_gpu import ENGINE
 from collectors._kernel_prefix import Line
@@ -63,11 +63,14 @@ class _Row:
     fits_again: bool = True  # one more line with the stamp `last`: not where only the change of clocks hid how old the row is
 
     def fits(self, stamp: Stamp) -> bool:
-        """Whether a line of that time belongs to the burst; lines without a common clock do."""
+        """Whether a line of that time belongs to the burst; lines without a common clock do, but none with a clock to a burst that tells none: when
+        it was would be lost."""
         if stamp is self.last:  # of a clock of whole seconds
             return self.fits_again
+        if self.last == NO_STAMP and stamp != NO_STAMP:
+            return False
         silence, age = gap_s(self.last, stamp), gap_s(self.first, stamp)
-        return silence is None or age is None or (abs(silence) <= BURST_S and abs(age) <= ROW_S)
+        return (silence is None or abs(silence) <= BURST_S) and (age is None or abs(age) <= ROW_S)
 
     def is_near(self, stamp: Stamp, most_s: float) -> bool:
         """Whether a line of that time comes at most so long after the burst."""

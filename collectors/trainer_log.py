@@ -19,7 +19,7 @@ from collectors import _log_scheduler as scheduler
 from collectors._lines import Block, blocks, garbage, is_text
 from collectors._log_careful import KERNEL, Log, hear
 from collectors._log_dense import Dense, StepRows
-from collectors._log_devices import MARK, Devices
+from collectors._log_devices import MARKS, Devices
 from collectors._log_json import object_of
 from collectors._log_lines import holding, texts
 from collectors._log_prefix import parse, pieces
@@ -96,7 +96,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
         held = holding(lines.texts, _WORDS)
         dense = Dense(*shapes.find(lines, held, tasks_are_ranks=not log.tasks_are_nodes), log)
         _read(lines, before, held, dense, log)
-        if MARK.encode() in block.data:
+        if any(mark.encode() in block.data for mark in MARKS):
             devices.hear(lines.texts, lines.first)
         steps.add(list(dense.count_up()), log.take_steps(), block.first)
         before = lines.texts[-1]
@@ -109,7 +109,7 @@ def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:
     yield from steps.take()
     yield TABLES["log_events"], TABLES["log_events"].rows(rows)
     yield TABLES["scheduler_events"], TABLES["scheduler_events"].rows(log.announced)
-    yield TABLES["ranks"], TABLES["ranks"].rows([*launcher.processes(rows), *devices.rows()])
+    yield TABLES["ranks"], TABLES["ranks"].rows([*launcher.processes(rows), *devices.rows(tasks_are_nodes=log.tasks_are_nodes)])
 
 
 def _read(lines: Lines, before: str, held: Sequence[int], dense: Dense, log: Log) -> None:

@@ -117,7 +117,7 @@ class Clocks:
     @cached_property
     def kernel(self) -> KernelTimes:
         """When, and in which boot, each row of `kernel_events` was."""
-        return kernel_times(self.case, self._span, self._log_zones, self._kills)
+        return kernel_times(self.case, self._span, self._log_zones, self._kills, self._last_day)
 
     @cached_property
     def _kills(self) -> dict[tuple[str, int], datetime]:

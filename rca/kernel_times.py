@@ -71,10 +71,15 @@ class KernelTimes:
 
 
 def kernel_times(
-    case: Tables, span: Instants | None, job_zones: Mapping[str, float], kills: Mapping[tuple[str, int], datetime]
+    case: Tables,
+    span: Instants | None,
+    job_zones: Mapping[str, float],
+    kills: Mapping[tuple[str, int], datetime],
+    day: datetime | None = None,
 ) -> KernelTimes:
     """Places all rows of `kernel_events`. `span`: first and last instant of the job; `job_zones`: host -> zone, s, of its ranks' logs; `kills`:
-    (host, process) -> when a log says that it was killed."""
+    (host, process) -> when a log says that it was killed; `day`: the latest stamp of the job's logs, in whatever zone, which tells the year where
+    they tell no instant."""
     tracks, boots = tracks_of(case)
     noted_boots, noted_zones = _noted(case)
     names, ends = _names(case), _ends(case)
@@ -85,7 +90,9 @@ def kernel_times(
     killed = _told_kills(tracks, kills)
     told = {**killed, **told}
     for track in tracks:
-        _date_stamps(track, boots, told, span, noted_boots.get(track.host or ""), names.get(track.evidence_id, track.evidence_id))
+        booted = noted_boots.get(track.host or "")
+        about = span or ((day, day) if day is not None else (booted, booted) if booted is not None else None)
+        _date_stamps(track, boots, told, about, names.get(track.evidence_id, track.evidence_id))
         _vote(track, boots, told)
         track.seams = seams_of(track.spots)
     _drop_contradicted(tracks, boots)
@@ -336,8 +343,8 @@ def _known(track: Track, boots: Boots, told: Twins) -> Iterator[tuple[int, datet
             yield place, at, SLACK_S
 
 
-def _date_stamps(track: Track, boots: Boots, told: Twins, span: Instants | None, booted: datetime | None, name: str) -> None:
-    """Gives the stamps their years (and days)."""
+def _date_stamps(track: Track, boots: Boots, told: Twins, about: Instants | None, name: str) -> None:
+    """Gives the stamps their years (and days); `about`: near which the log ends, where nothing of its own tells."""
     texts = [spot.text for spot in track.spots]
     near = {place: at.replace(tzinfo=None) for place, at, _ in _known(track, boots, told)}
     near |= {place: spot.at.replace(tzinfo=None) for place, spot in enumerate(track.spots) if spot.at is not None}
@@ -346,7 +353,7 @@ def _date_stamps(track: Track, boots: Boots, told: Twins, span: Instants | None,
             near = {last: datetime(int(dated[1]), int(dated[2]), int(dated[3]))}
     found = chained(texts, near, in_order=True)
     if all(local is None for local in found):
-        found = _nearest(texts, span or ((booted, booted) if booted is not None else None))
+        found = _nearest(texts, about)
     for spot, local in zip(track.spots, found, strict=True):
         spot.local = local
 

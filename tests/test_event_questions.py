@@ -441,7 +441,7 @@ class TestFirstException:
         [
             ("cuda_ecc", {}, "gpu_memory_error"),
             ("cuda_contained", {}, "gpu_error"),
-            ("cuda_illegal_access", {}, "illegal_access"),
+            ("cuda_illegal_access", {}, "illegal_access_alone"),  # no log of its kernel
             ("cuda_oom", {"exception": "OutOfMemoryError"}, "gpu_memory_used_up"),
             ("host_out_of_memory", {"exception": "MemoryError"}, "host_memory_used_up"),
             ("storage_timeout", {"exception": "OSError"}, "storage_error"),

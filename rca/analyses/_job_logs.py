@@ -198,7 +198,7 @@ def job_logs(case: Tables) -> JobLogs:
         case.table("groups").filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item(),
     )
     lines, own = _lines(case, empty)
-    span = _span(case, lines)
+    span = _span(case, lines, empty.clocks)
     last: dict[str, datetime] = {}
     for line in lines:
         if line.at is not None and line.rank is not None and (host := empty.hosts.get(line.rank)) is not None:
@@ -228,8 +228,12 @@ def _recorded(
     )
 
 
-def _span(case: Tables, lines: Sequence[Line]) -> tuple[datetime, datetime] | None:
+def _span(case: Tables, lines: Sequence[Line], clock: Clocks) -> tuple[datetime, datetime] | None:
     moments = [line.at for line in lines if line.at is not None]
+    text = pl.col("ended_at_local")
+    printed = case.table("progress").filter(pl.col("ended_at").is_null() & text.is_not_null()).group_by("evidence_id")
+    for id_, *ends in printed.agg(text.min().alias("low"), text.max().alias("high")).collect().iter_rows():
+        moments += [at for end in ends if (at := clock.utc(id_, end)) is not None]
     for table, column in (("dumps", "first_at"), ("dumps", "last_at"), ("steps", "started_at"), ("progress", "ended_at")):
         low, high = case.table(table).select(pl.col(column).min().alias("low"), pl.col(column).max().alias("high")).collect().row(0)
         moments += [moment for moment in (low, high) if moment is not None]

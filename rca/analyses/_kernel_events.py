@@ -6,6 +6,7 @@ by its own line from another one is never a root. A corrected error means nothin
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ CAUSE_OF_KIND: Final[Mapping[str, tuple[str, str]]] = {  # kind -> role, cause
     "storage_lustre": ("root", "storage_stall"),
     "hung_task": ("either", "storage_stall"),
 }
+_NUMBER: Final = re.compile(r"from GPU(\d{1,3}) GSP\b")  # the driver's own number of a GPU: in the order of addresses, as a rule
 NEEDS_SEVERITY: Final = frozenset({"aer", "mce", "edac"})  # without a word for it they are mere notes
 
 
@@ -143,7 +145,22 @@ def records(case: Tables, logs: JobLogs) -> list[Record]:
     for record in found:
         if record.gpu is not None and record.line.rank is not None and not users.uses(record.host, record.gpu):
             named[record.host, record.gpu].add(record.line.rank)
+    callers = {place: ranks for place, ranks in _callers(found, logs, users).items() if place not in named}
+    named |= callers
     return [_with_user(record, named.get((record.host, record.gpu or ""), set())) for record in found]
+
+
+def _callers(found: Iterable[Record], logs: JobLogs, users: Users) -> Mapping[tuple[str, str], set[int]]:
+    """(host, GPU) -> the one rank that called the dead firmware of a GPU of which no source gives the address, unless the number that the driver has
+    for that GPU is another than the rank's own on its host. Of the processes that ask a dead GPU, monitors are many; a trainer asks its own."""
+    called: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for r in found:
+        rank = logs.rank_of(r.line.pid, r.host) if r.kind == "xid" and r.code in ANYONES else None
+        if rank is not None and r.gpu is not None and not users.uses(r.host, r.gpu):
+            number = _NUMBER.search(r.line.text)
+            is_its = number is None or users.local.get(rank) in (None, int(number[1]))
+            called[r.host, r.gpu] |= {rank} if is_its else {rank, -1}  # contradicted: nobody
+    return {place: ranks for place, ranks in called.items() if len(ranks) == 1}
 
 
 def _gpus_of_hosts(rows: Iterable[Mapping[str, Any]], users: Users) -> Mapping[str, set[str]]:

@@ -46,8 +46,13 @@ def _of_all(head: Record, records: Sequence[Record]) -> Record:
     """A head; where the same trouble of its host holds processes of several ranks, it is of none of them alone."""
     if head.kind not in OF_PROCESSES or head.line.rank is None:
         return head
-    held = {r.line.rank for r in records if (r.host, r.kind, r.unit) == (head.host, head.kind, head.unit)}
+    held = {r.line.rank for r in records if r.host == head.host and _is_same_trouble(head, r)}
     return head if len(held) == 1 else replace(head, line=replace(head.line, rank=None))
+
+
+def _is_same_trouble(head: Record, other: Record) -> bool:
+    """Whether two records name processes that the same trouble holds: tasks that wait in one module, or a processor that one of them keeps."""
+    return other.kind in OF_PROCESSES and (other.unit == head.unit or other.kind != head.kind)
 
 
 def _head(chain: Sequence[Record]) -> Record | None:

@@ -38,6 +38,7 @@ class Users:
     gpus: Mapping[tuple[str, str], frozenset[int]]  # (host, dddd:bb:dd) -> ranks that use it
     with_gpus: frozenset[str]  # hosts of which the GPU of every rank is known by its address
     with_pids: frozenset[str]  # hosts of which the process of every rank is known
+    local: Mapping[int, int]  # rank -> its number on its host, where all sources that tell one agree
 
     def uses(self, host: str, gpu: str | None) -> tuple[int, ...]:
         """Ranks whose GPU has this address, sorted."""
@@ -67,7 +68,16 @@ def users_of(case: Tables) -> Users:
         {place: frozenset(ranks) for place, ranks in gpus.items()},
         frozenset(host for host in whole if addressed.issuperset(logs.ranks_on(host))),
         frozenset(host for host in whole if logs.pids.keys() >= set(logs.ranks_on(host))),
+        _local(case),
     )
+
+
+def _local(case: Tables) -> dict[int, int]:
+    """rank -> its number on its host."""
+    told = (
+        case.table("ranks").filter(pl.col("rank").is_not_null()).group_by("rank").agg(pl.col("local_rank").drop_nulls().unique()).collect()
+    )
+    return {rank: numbers[0] for rank, numbers in told.iter_rows() if len(numbers) == 1}
 
 
 def hosts_by_process(case: Tables, rows: Sequence[Mapping[str, Any]], logs: JobLogs) -> dict[str, str]:

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from rca.analyses._job_logs import JobLogs, Line
 from rca.analyses._kernel_events import Record
 from rca.analyses._kernel_last import GAP_S, last_chain, waited_s
 from rca.analyses._kernel_undated import before_the_end
+from rca.analyses._own_faults import is_programs_own
 from rca.clocks import clocks
 from rca.types import Tables
 
@@ -48,9 +48,6 @@ OUTLIVED: Final = "the job made more steps after it"
 ENDED_BY_THEN: Final = "the job had failed or was stopped by then"
 OTHER_FIRST: Final = "a program of another host failed by itself, and no clock tells that this was before"
 LAST_WORDS_S: Final = 60.0  # a panic so near the end of its host's log ended the host: what follows is its trace
-MEMORY_USED_UP: Final = frozenset({"gpu_memory_used_up", "host_memory_used_up"})
-RAISED: Final = frozenset({"raised", "in_data_code"})
-ITS_OWN: Final = re.compile(r"^(?:builtins\.)?(?:Value|Type|Key|Index|Attribute|Name|Import|ModuleNotFound|ZeroDivision)Error$")
 DEVICE_ERRORS: Final = frozenset({"gpu_memory_error", "gpu_error", "illegal_access"})  # what victims of a lost link raise
 
 
@@ -165,7 +162,7 @@ def after_the_end(record: Record, told: Story, faults: Sequence[tuple[Fault, fro
             record, told.logs
         )  # the fault was there before the job was given up, the record was not
         order = told.logs.order(record.line, _latest(fault.line, below))
-        if not is_late and order != 1 and not (order is None and _is_programs_own(fault)):
+        if not is_late and order != 1 and not (order is None and is_programs_own(fault)):
             return False
         is_later = True
     return is_later
@@ -175,12 +172,6 @@ def _is_told_later(record: Record, told: Story) -> bool:
     """Whether clocks say that a record is later than the stop, or than a fault in the logs."""
     lines = [fault.line for fault in told.first] + ([told.stop.began] if told.stop.is_asked and told.stop.began is not None else [])
     return _is_after_time_outs(record, told.logs) or any(told.logs.order(record.line, line) == 1 for line in lines)
-
-
-def _is_programs_own(fault: Fault) -> bool:
-    """Whether only the rank's own program can have done it: used up memory, a wrong type or key. Assertions check devices and numbers too, and what
-    is not of Python's own classes may be what communication or a driver raised."""
-    return fault.kind in MEMORY_USED_UP or (fault.kind in RAISED and ITS_OWN.search(fault.line.exception or "") is not None)
 
 
 def _latest(line: Line, below: Sequence[Line]) -> Line:

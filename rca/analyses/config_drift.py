@@ -170,7 +170,8 @@ def _unexplained(case: Tables, told: Story) -> tuple[int, ...]:
     if told.stop.is_asked or scene(case, told).roots:
         return ()
     if told.first:
-        return told.first[0].ranks if len(told.first) == 1 and told.first[0].kind in UNEXPLAINED else ()
+        names_no_reason = not told.is_everywhere and all(fault.kind in UNEXPLAINED for fault in told.first)
+        return tuple(sorted({rank for fault in told.first for rank in fault.ranks})) if names_no_reason else ()
     if told.unplaced:
         return ()  # an exception of a rank that the log does not name
     waits = case.derive(build_waits)

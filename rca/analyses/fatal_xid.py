@@ -74,6 +74,7 @@ MAX_CITES = 6
 MAX_COMPARED: Final = 32  # earliest roots that each other one is compared with
 MAX_FOLLOWING: Final = 4  # kinds of records that are said to follow
 ACCESS: Final = 137  # an access that arrived over a link: the fault is at its other end, or in the program there
+ONE_SWITCH_S: Final = 5.0  # links of several hosts that go down within so much are one fault: each notices it when its driver next looks
 SAME_LINK_S: Final = 2.0  # both ends of a link, on one host, tell its loss within so much
 _SIGN_OF_CAUSE: Mapping[str, str] = {
     "gpu_fault": "gpu_record",
@@ -182,6 +183,9 @@ def _first(seen: Scene, told: Story) -> list[Record]:
         hinted = [r for r in first if "source" not in (r.remote_effect or "")] or first
         worn = [r for r in hinted if (r.host, r.gpu) in seen.worn]
         first = worn if len({r.host for r in worn}) == 1 else hinted
+    if all(r.kind in _LINKS for r in first):
+        begun = min(r.at_s for r in first)
+        first += [r for r in roots if r not in first and r.kind in _LINKS and r.at_s - begun <= ONE_SWITCH_S]
     if len({r.host for r in first}) == 1 and first[0].cause == "nvlink_fault":
         begun = min(r.at_s for r in first)
         first += [

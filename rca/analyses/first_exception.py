@@ -9,7 +9,9 @@
 5. A traceback that is torn before its last line says who raised, not what; and where other logs were not read to their end, not even who was
    first.
 6. An exception that its rank outlived (further steps, another try, a good end) is mentioned and accuses nobody.
-7. An exception in a log that does not say whose it is (one file of all ranks, without labels) tells the cause, and nobody's rank; beside a fault
+7. A failed command of several GPUs of one host at once is of what they share, not of one of them. Of an illegal access the kernel's record tells
+   whether the device took part: where no log of that kernel was read, it is said less surely.
+8. An exception in a log that does not say whose it is (one file of all ranks, without labels) tells the cause, and nobody's rank; beside a fault
    whose rank is known it is mentioned.
 """
 
@@ -17,6 +19,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+import polars as pl
 
 from rca.analyses._faults import DEATHS, Fault, Story, story
 from rca.analyses._job_logs import READS, Line, cite_line, step_at_end
@@ -31,7 +35,9 @@ USES = tuple(table for table in READS if table not in NEEDS)
 SIGNS = {
     "gpu_memory_error": Sign("device", ("gpu_memory_fault", "gpu_fault")),
     "gpu_error": Sign("device", ("gpu_fault", "nvlink_fault", "user_exception", "unknown")),
+    "gpus_of_host": Sign("device", ("host_fault", "nvlink_fault", "gpu_fault", "config_drift", "user_exception", "unknown")),
     "illegal_access": Sign("device", ("user_exception", "gpu_fault", "unknown")),
+    "illegal_access_alone": Sign("device", ("user_exception", "gpu_fault", "unknown")),
     "gpu_memory_used_up": Sign("exception", ("gpu_out_of_memory",)),
     "host_memory_used_up": Sign("exception", ("host_out_of_memory",)),
     "bad_sample": Sign("exception", ("bad_sample", "user_exception", "unknown")),
@@ -130,9 +136,22 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
         "ordered_by": told.ordered_by,
     }
     return Finding(
-        "first_exception", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(ranks))),
+        "first_exception", _sign(case, told, fault, everybody), says, ranks=ranks, hosts=logs.hosts_of(ranks),
+        explains=tuple(sorted(logs.everyone - set(ranks))),
         scope=f"{everybody}", numbers=numbers, cites=tuple(map(cite_line, lines))[:MAX_CITES],
     )  # fmt: skip
+
+
+def _sign(case: Tables, told: Story, fault: Fault, ranks: Sequence[int]) -> str:
+    """The kind of the fault. Commands that several GPUs of one host alone fail at once are of what these share; and of an illegal access the kernel
+    of its host knows whether the device took part, so without that log it says less."""
+    hosts, everywhere = told.logs.hosts_of(ranks), told.logs.hosts_of(told.logs.everyone)
+    if fault.kind == "gpu_error" and len(ranks) > 1 and len(hosts) == 1 < len(everywhere):
+        return "gpus_of_host"
+    if fault.kind == "illegal_access" and not told.is_everywhere:
+        read = set(case.table("host_logs").select(pl.col("host").drop_nulls().unique()).collect()["host"].to_list())
+        return fault.kind if hosts and set(hosts) <= read else "illegal_access_alone"
+    return fault.kind
 
 
 def _outlived(told: Story) -> Finding:

@@ -19,9 +19,20 @@ FIVE = {"rank": 13, "host": "host-a", "pid": 4242, "gpu": "0000:9a:00", "record"
         ([LINE.format(5, "10001b000")], 13, [FIVE | {"gpu": "1000:1b:00"}]),  # with a domain
         (["[rank13]: " + LINE.format(n, "9a000").replace("4242", str(4242 + n)) for n in range(2)], None, []),  # no rank has two processes
         (["[rank13]: " + LINE.format(8, "9a000")], None, []),  # no rank of eight
+        (["13: " + LINE.format(5, "9a000")], None, [FIVE]),  # the task of srun --label
+        (["13: " + LINE.format(n, "9a000").replace("4242", str(4242 + n)) for n in range(2)], None, []),  # a task of several is a node
+        (["[rank 13] hostname=host-a local_rank=5 pid=4242 backend=gloo"], None, [FIVE | {"gpu": None, "local_rank": 5}]),
+        (['{"rank": 13, "local_rank": 5, "pid": 4242, "host": "host-a.site"}'], None, [FIVE | {"gpu": None, "local_rank": 5}]),
+        (["[rank 13] local_rank=5 pid=4242"], None, []),  # on which host is not told
     ],
 )
 def test_rank_process_and_gpu(lines: list[str], said: int | None, rows: list[dict[str, object]]) -> None:
     devices = Devices(said)
     devices.hear(lines, 7)
     assert devices.rows() == rows
+
+
+def test_a_task_that_is_a_node_is_no_rank() -> None:
+    devices = Devices(None)
+    devices.hear(["13: " + LINE.format(5, "9a000")], 7)
+    assert devices.rows(tasks_are_nodes=True) == []

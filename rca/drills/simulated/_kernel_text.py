@@ -53,6 +53,7 @@ def kernel_files(
     instant. `zone_h`: hours that local time is ahead of UTC, where hosts.json shall tell it.
     """
     files: dict[str, list[str]] = {}
+    began: dict[str, int] = {}
     stamp = _STAMPS[form]
     for host in hosts:
         rng = random.Random(f"kernel:{seed}:{host}")
@@ -60,15 +61,16 @@ def kernel_files(
         ordinary = [(rng.choice(span), rng.choice((*BENIGN, *MORE_BENIGN))) for _ in range(rng.randrange(2, 8))]
         last = (ends_at or {}).get(host)
         lines = sorted(line for line in [*ordinary, *told.get(host, ())] if last is None or line[0] <= last)
+        began[host] = up = min([booted[host], *(at - HOUR for at, _ in lines)])  # nothing was logged before the host was up
         # A clock that is off shows in wall stamps; what counts from boot is right, and so is a boot that the right clock tells.
         off = 0 if form in ("since_boot", "kmsg") else skew_ns.get(host, 0) + (HOUR * (zone_h or 0) if form in ("ctime", "syslog") else 0)
         files[f"kernel/{host}.{'journal' if form in ('journal', 'syslog') else 'dmesg'}.log"] = [
-            stamp(at + off, booted[host] + off, host, text, number) for number, (at, text) in enumerate(lines)
+            stamp(at + off, up + off, host, text, number) for number, (at, text) in enumerate(lines)
         ]
     is_local = form in ("ctime", "syslog") or zone_h is not None
     facts = {host: {"zone_offset_s": 3600 * (zone_h or 0)} if is_local else {} for host in hosts}
     if form in ("since_boot", "kmsg", "ctime"):
-        facts = {host: {"boot_time_ns": booted[host], **facts[host]} for host in hosts}
+        facts = {host: {"boot_time_ns": began[host], **facts[host]} for host in hosts}
     if any(facts.values()):
         files["kernel/hosts.json"] = json.dumps(facts, indent=1).split("\n")
     return files
