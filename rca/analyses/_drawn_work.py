@@ -8,6 +8,7 @@ computes has to vary by more than GPUs do for the same work (some per cent).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from rca.analyses._lasting import medians
@@ -24,7 +25,11 @@ __all__ = ["why_not_drawn"]
 STEPS: Final = 16  # at least, to know how wide a rank varies
 VALUES: Final = 128  # of all ranks together at least, to know the lowest and highest twentieth
 EDGE: Final = 0.05  # of the values, that lie beyond the lower and beyond the upper edge
-BOTH_WAYS: Final = 0.8  # the way down to the lower edge, of that up to the upper one: 1 of drawn work, about a half of noise that only adds
+BOTH_WAYS: Final = (
+    0.65  # the way down to the lower edge, of that up to the upper one: 1 of drawn work, 0.8 of few long samples among many short
+)
+# ones, about a half of noise that only adds
+ERROR: Final = 2.0  # the same, times the root of the number of values: how far noise of so few gets above its half
 WIDE: Final = 0.05  # standard deviation of the logarithm: a GPU takes the same time for the same work within some per cent
 ALIKE: Final = 2.0  # times as wide, or as narrow, as the usual rank
 RENEWED: Final = 0.3  # correlation with the step before
@@ -53,7 +58,7 @@ def why_not_drawn(logs: Matrix, rest: Matrix) -> str:
     both = known[:, 1:] & known[:, :-1]
     if float(np.corrcoef(pair[0][both], pair[1][both])[0, 1]) > RENEWED:
         return "a rank that is long in one step is so in the next: of the host, or of its share of the data"
-    if min(_both_ways(rest[known]), _both_ways(own[known])) < BOTH_WAYS:
+    if min(_both_ways(rest[known]), _both_ways(own[known])) < BOTH_WAYS + ERROR / math.sqrt(np.sum(known)):
         return "times are longer than usual by more than they are shorter, as of noise, which only adds"
     return ""
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from rca.analyses._guessed_stages import guessed_stages
 from rca.analyses._lasting import MIN_LENGTH, medians, over_peers
-from rca.analyses._layout import stages
+from rca.analyses._layout import hosts, stages
 from rca.analyses._step_times import Times, step_rows, times
 from rca.analyses._time_units import OddTimes, odd_times
 from rca.types import Tables
@@ -48,6 +49,7 @@ class Work:
     stage: Mapping[int, Hashable]
     rows: pl.DataFrame
     odd: list[OddTimes]  # ranks whose times cannot be in the unit that they are said to be in
+    is_guessed: bool = False  # no layout is told, and heavier ranks lie as a stage does
 
     @property
     def groups(self) -> list[list[int]]:
@@ -79,7 +81,9 @@ def work(case: Tables) -> Work:
     odd = odd_times(rows)
     rows = rows.filter(~pl.col("rank").is_in([rank.rank for rank in odd]))
     compute = times(rows.filter(pl.col("compute_s") > 0), "compute_s")  # a step without any computation is none
-    return Work(compute, stages(case), rows, odd)
+    told = stages(case)
+    guessed = {} if told else guessed_stages(compute, hosts(case))
+    return Work(compute, told or guessed, rows, odd, bool(guessed))
 
 
 def rest_of(logs: Matrix, groups: Sequence[Sequence[int]]) -> Matrix:

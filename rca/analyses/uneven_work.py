@@ -2,7 +2,8 @@
 
 1. Take what each rank computed in each step, and split it (rca/analyses/_uneven_work.py) into its stage's usual time, its own slowness, and what it
    takes more in one step alone. What each of these costs is what a step would be shorter without it.
-2. A stage whose ranks all compute longer than other stages in nearly all steps has more work.
+2. A stage whose ranks all compute longer than other stages in nearly all steps has more work. Where no layout is told, stages are known by the places
+   of the heavier ranks alone, or not at all (rca/analyses/_guessed_stages.py).
 3. Batches differ where what a rank takes more in one step alone costs most, and goes with its batch: with its tokens, with the other stages of its
    replica, or with forward and backward alike while it is new in every step. Long sequences cost more than their tokens: attention is quadratic.
    Where a job tells none of these, the shape of the times has to do, and it is a weaker sign: all ranks vary as widely, as far below as above their
@@ -19,6 +20,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from rca.analyses._guessed_stages import two_levels
 from rca.analyses._layout import unseen
 from rca.analyses._step_times import cite_step
 from rca.analyses._uneven_work import COSTS, Uneven, uneven
@@ -33,6 +35,7 @@ NEEDS = ("steps",)
 USES = ("ranks", "groups", "memberships", "dump_index", "log_events")
 SIGNS = {
     "heavy_stage": Sign("imbalance", ("stage_imbalance", "unknown")),
+    "heavy_places": Sign("imbalance", ("stage_imbalance", "data_imbalance", "unknown")),
     "uneven_batches": Sign("imbalance", ("data_imbalance", "unknown")),
     "uneven_draws": Sign("imbalance", ("data_imbalance", "unknown")),
     "lesser": Sign("mention", (), is_note=True),
@@ -69,6 +72,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(
             f"what ranks take more in one step alone makes the steps {found.costs:.2f} times as long as even work; {found.why}"
         )
+    if not heavy and not of.stage and (high := two_levels(of.compute))[0]:
+        raise NotEnoughEvidence(
+            f"{ranks_text(high[0])}: computation is {high[1]:.2f} times as long as that of the others in all steps, and nothing tells which ranks "
+            "are of one pipeline stage: a heavier stage, or slower machines; a rank map or the names of groups tell"
+        )
     if not heavy and (blind := unseen(case, of.compute.ranks, also=of.rows["rank"].unique().to_list())):
         raise NotEnoughEvidence(blind)
     return heavy
@@ -76,12 +84,24 @@ def analyse(case: Tables) -> Sequence[Finding]:
 
 def _heavy_stage(of: Work, ranks: tuple[int, ...], ratio: float, found: Uneven) -> Finding:
     says = f"the pipeline stage of {ranks_text(ranks)} computes {ratio:.2f} times as long as the other stages in all steps"
+    if of.is_guessed:
+        says = (
+            f"{ranks_text(ranks)} compute {ratio:.2f} times as long as the others in all steps, and recur at equal distances on several hosts, as "
+            "the ranks of a pipeline stage do: a heavier stage, by their places (no layout is told), or longer batches of a replica"
+        )
     cites = tuple(cite_step(of.rows, ranks[0], of.compute.steps[0], "compute_s"))
     numbers = {
         "ratio": round(ratio, 3), "share": round(found.stages, 3), "costs": round(found.costs, 3), "stage_ranks": list(ranks),
         "num_stages": len(set(of.stage.values())),
     }  # fmt: skip
-    return Finding("uneven_work", "heavy_stage", says, scope=f"stage of {list(ranks)}", numbers=numbers, cites=cites)
+    return Finding(
+        "uneven_work",
+        "heavy_places" if of.is_guessed else "heavy_stage",
+        says,
+        scope=f"stage of {list(ranks)}",
+        numbers=numbers,
+        cites=cites,
+    )
 
 
 def _lesser(finding: Finding) -> Finding:

@@ -16,19 +16,19 @@ from rca.types import Finding, Verdict
 
 __all__ = ["even_work"]
 
-HEAVY, BATCHES, WHAT_IF = "heavy_stage", ("uneven_batches", "uneven_draws"), "straggling"
+HEAVY, BATCHES, WHAT_IF = ("heavy_stage", "heavy_places"), ("uneven_batches", "uneven_draws"), "straggling"
 NO_RESTART: Final = "no host is to blame and a restart alone changes nothing: the job may run on until the change is ready"
 MIN_PERCENT: Final = 1.0  # of a step; less is not told as a win
 
 
 def even_work(verdict: Verdict, findings: Sequence[Finding], layout: Layout, site: Settings) -> str:
     """The sentence for a heavy stage or uneven batches; "" of other causes, or where no finding measured it."""
-    signs = {"stage_imbalance": (HEAVY,), "data_imbalance": BATCHES}.get(verdict.cause, ())
+    signs = {"stage_imbalance": HEAVY, "data_imbalance": BATCHES}.get(verdict.cause, ())
     told = [f for f in findings if f.sign in signs]
     if not told:
         return ""
     first = max(told, key=lambda f: (f.numbers.get("share") or 0.0, f.id))
-    does = _move(first.numbers, layout, site) if first.sign == HEAVY else _even_out(first.numbers)
+    does = _move(first.numbers, layout, site) if first.sign in HEAVY else _even_out(first.numbers)
     return f"{does}{_win(first.numbers, findings)}; {NO_RESTART}"
 
 
