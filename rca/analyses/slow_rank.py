@@ -5,8 +5,8 @@
 2. Compare with the peers of the same pipeline stage, step by step, by their median. A rank without two peers there is compared with its own
    first steps, and that change with the change of all others: only a rank that changed, and others not, counts.
    Where all are quiet and near each other, half as much counts.
-3. A rise has to last (rca/analyses/_lasting.py): spikes and the noise of a busy machine are none. Ranks that are slowed much less than the
-   slowest are taken for its victims. All ranks of one host: the host. Many ranks at once: nobody.
+3. A rise has to last (rca/analyses/_lasting.py): spikes and the noise of a busy machine are none. Ranks that are slowed much less than one of
+   their own host are taken for its victims. All ranks of one host: the host. Many ranks at once: nobody.
 4. The same for the time a rank waits for its next batch, against all others, in units of the usual step (rca/analyses/_late_data.py).
 5. A rank whose times contradict the clock by far (microseconds under a name of milliseconds) is shown and not compared: nobody is accused by it.
 6. A rank that became slower than all others and recovered is told, and not accused (rca/analyses/_change_points.py).
@@ -66,7 +66,7 @@ MILD_SHARE = 1 / 6  # of the ranks that may be so, unless they are of one host: 
 MIN_PEERS = 2  # of a stage, or it is open whether one is slow or the other fast
 BASELINE = 8  # first steps of a rank that stand for its usual pace
 BASELINE_ERROR = 4 * 1.25 / math.sqrt(BASELINE)  # noise widths by which the median of so few may be off in one of many ranks
-VICTIM = 0.5  # of the slowest one's slowness: whoever has less only shares its host or its cables
+VICTIM = 0.5  # of the slowness of another rank of its host: whoever has less only shares the host with it
 WHILE = 11  # steps: longer than the changes of pace that verification drops
 FEW = 1 / 8  # of the ranks, that were slow for a while: more are no exception
 MANY = 1 / 3  # of the ranks slow at once is no longer an exception
@@ -138,9 +138,10 @@ def _slow(compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None
         change = logs - medians(logs[:, :BASELINE].T)[:, None]
         change = np.minimum(change, over_peers(change))[alone]
         found += [replace(rise, row=alone[rise.row]) for rise in rises(change, least=SLOWER, margin=BASELINE_ERROR)]
-    slow = _without_victims(found)
-    if not slow and (mild := [replace(rise, row=peers[rise.row]) for rise in _mildly(excess[peers])]):
-        on = {where.get(compute.ranks[rise.row]) for rise in mild}
+    host = [where.get(rank) for rank in compute.ranks]
+    slow = _without_victims(found, host)
+    if not slow and (mild := [replace(rise, row=peers[rise.row]) for rise in _mildly(excess[peers], [host[row] for row in peers])]):
+        on = {host[rise.row] for rise in mild}
         if len(mild) <= max(1, MILD_SHARE * len(logs)) or (len(on) == 1 and None not in on):
             slow = mild
     if len(slow) > max(1, MANY * len(logs)):
@@ -150,15 +151,15 @@ def _slow(compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None
     return slow, ""
 
 
-def _mildly(excess: Matrix) -> list[Rise]:
-    """Ranks that are a little slower than their peers, where all are so quiet and near each other that it shows; many ranks: nobody."""
+def _mildly(excess: Matrix, on: Sequence[str | None]) -> list[Rise]:
+    """Ranks that are a little slower than their peers, where all are so quiet and near each other that it shows; many ranks: nobody. `on`: hosts."""
     import numpy as np
 
     if not excess.size or excess.shape[1] <= MIN_LENGTH:
         return []
     usual = medians(excess.T)
     width = float(np.nanmedian(np.abs(np.diff(excess, axis=1)))) * 1.4826 / math.sqrt(2)
-    found = _without_victims(rises(excess, least=MILDLY))
+    found = _without_victims(rises(excess, least=MILDLY), on)
     rows = {rise.row for rise in found}
     rest = [abs(float(usual[row])) for row in range(len(usual)) if row not in rows and np.isfinite(usual[row])]
     if not found or not rest or width > QUIET:
@@ -206,8 +207,14 @@ def _passed(found: Sequence[tuple[int, int, int, float]], compute: Times, rows: 
     return Finding("slow_rank", sign, says, scope=f"passed {sorted(ranks)}", numbers=numbers, cites=cites)
 
 
-def _without_victims(found: Sequence[Rise]) -> list[Rise]:
-    return sorted((r for r in found if r.height >= VICTIM * max(x.height for x in found)), key=lambda r: r.row)
+def _without_victims(found: Sequence[Rise], on: Sequence[str | None]) -> list[Rise]:
+    """Rises in the order of their rows, less those that a much higher one of the same host, or of an unknown one, may have made. `on`: by row."""
+
+    def is_victim(rise: Rise) -> bool:
+        worse = {on[other.row] for other in found if rise.height < VICTIM * other.height}
+        return bool(worse) and (on[rise.row] is None or not worse.isdisjoint({on[rise.row], None}))
+
+    return sorted((rise for rise in found if not is_victim(rise)), key=lambda rise: rise.row)
 
 
 def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFrame, case: Tables) -> Finding:
