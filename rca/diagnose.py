@@ -242,7 +242,9 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
         return "no fault in what was looked at: the job was moving"
     if CAUSES[cause].attribution == "planned":
         ended = stop_words(findings, cause)
-        return f"{cause.replace('_', ' ')}: {ended.says if ended is not None else CAUSES[cause].means}; nothing failed"
+        is_sound = not any(f.numbers.get("is_broken") or f.numbers.get("broken_beside") for f in findings)
+        what = "nothing failed" if is_sound else "no fault ended it"
+        return f"{cause.replace('_', ' ')}: {ended.says if ended is not None else CAUSES[cause].means}; {what}"
     if cause != "unknown" and machine:
         return f"{cause.replace('_', ' ')} on {', '.join(machine)}: {CAUSES[cause].means}; which of its ranks it hit is not told"
     if cause != "unknown":

@@ -619,6 +619,31 @@ class TestFatalXid:
             job.add("host_logs", f"dmesg-{host}", host=host, first_at=at(-9000), last_at=at(60), num_lines=100)
         return job
 
+    @pytest.mark.parametrize(
+        ("callers", "number", "ranks"),
+        [
+            ((105, 999), 1, (5,)),  # the trainer and a monitor: rank 5 is the second of its host
+            ((999, 105), 1, (5,)),
+            ((105, 999), 0, ()),  # the driver calls it another GPU than that rank's
+            ((104, 105), 1, ()),  # two ranks ask
+            ((999, 998), 1, ()),  # monitors alone
+        ],
+    )
+    def test_the_one_rank_that_calls_a_dead_gpu_is_its_user(self, callers: tuple[int, ...], number: int, ranks: tuple[int, ...]) -> None:
+        job, text = self.covered(), f"Timeout after 6s of waiting for RPC response from GPU{number} GSP! Expected function 76"
+        for second, pid in enumerate(callers):
+            job.kernel("host-c", "xid", 18 + 45 * second, code=119, gpu="0000:3b:00", pid=pid)
+            job.rows["kernel_events"][-1]["message"] = text
+        found = job.only("fatal_xid")
+        assert (found.sign, found.ranks, found.hosts) == ("gpu_record", ranks, ("host-c",))
+
+    def test_a_processor_that_one_rank_keeps_and_tasks_that_hang_are_of_the_host(self) -> None:
+        job = self.covered().kernel("host-c", "lockup", 19, pid=104, process="python")
+        job.rows["kernel_events"][-1]["num_folded"] = 3
+        for rank in (4, 5):
+            job.kernel("host-c", "hung_task", 140, pid=100 + rank, process="python", unit="nvidia")
+        assert job.only("fatal_xid").ranks == (4, 5)
+
     def test_clear_only_when_every_kernel_log_was_read(self) -> None:
         assert self.covered().ask("fatal_xid").status == "clear"
         assert Job().add("host_logs", "dmesg-host-a", host="host-a", num_lines=9).ask("fatal_xid").status == "blind"

@@ -117,12 +117,17 @@ def test_year_without_a_year(tmp_path: Path, start: datetime) -> None:
     told, boot = scene(start, (0, 90, 60)), start - timedelta(days=40)
     job = [{**JOB, "first_at": start - timedelta(hours=1), "last_at": start + timedelta(hours=1)}]
     zone = timedelta(hours=-3)
+    printed = {"evidence_id": "log", "rank": 0, "signature": "train_progress", "logged_at_local": f"{start:%Y-%m-%dT%H:%M:%S}"}
     cases: list[tuple[str, dict[str, Any]]] = [
         (audit(start, None, zone) + syslog(told, None, zone), {}),
         (syslog(told, boot, zone) + audit(told[-1][0], boot, zone), {}),
         (syslog(told, boot, zone), {"hosts": noted(boot, None)}),
         (syslog(told, None, zone), {"hosts": noted(boot, zone)}),
         (syslog(told, None, zone), {"hosts": noted(start - timedelta(days=900), zone), "dumps": job}),
+        (
+            syslog(told, None, zone),
+            {"hosts": noted(None, zone), "log_events": [printed]},
+        ),  # its words have a date, in a zone that nothing tells
     ]
     for number, (text, rows) in enumerate(cases):
         found = placed(kernel_case(tmp_path, {f"{number}.log": text}, **rows))[f"{number}.log"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from test_event_questions import announced, at
 
+from rca.judge import judge
 from rca.stop_words import STOPS, stop_kind, stop_words
 from rca.types import Finding
 
@@ -39,3 +41,14 @@ def test_words_are_those_of_the_cause_and_the_sharper_kind_goes_first() -> None:
     assert stop_words(told, "planned_stop") is STOPS["cancelled"]
     assert stop_words(told, "preemption") is STOPS["preempted"]
     assert stop_words([], "planned_stop") is None
+
+
+def test_a_lost_gpu_is_to_be_mended_after_an_end_on_purpose_too() -> None:
+    job = announced().kernel("host-c", "xid", 12.2, code=79, gpu="0000:3b:00")
+    for host in ("host-a", "host-b", "host-c", "host-d"):
+        job.add("host_logs", f"dmesg-{host}", host=host, first_at=at(-9000), last_at=at(60), num_lines=100)
+    told = judge(job.case())
+    assert (told.verdict.cause, told.advice.action, told.advice.evict_hosts) == ("planned_stop", "none", ())
+    assert "no fault ended it" in told.verdict.summary
+    assert "keep host-c out of the restart" in told.advice.because
+    assert "nothing failed" in judge(announced().case()).verdict.summary

@@ -43,7 +43,7 @@ from rca.analyses._kernel_zone import may_be_at_the_end
 from rca.analyses._storage_hints import in_storage, speaks_of_storage
 from rca.types import Cite, Tables
 
-__all__ = ["Scene", "cites_of", "scene"]
+__all__ = ["FAR", "Scene", "cites_of", "scene"]
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,26 @@ def cites_of(records: Sequence[Record], others: Sequence[Line] = ()) -> tuple[Ci
 
 
 FAR: Final = "no time zone brings it near the end of the job's own log"
+OTHER_DAYS: Final = "no time zone brings it to the days of the job's own log"
 
 
 def _within_reach(case: Tables, everything: Sequence[Record], told: Story) -> list[Record]:
     """Without those whose instant no zone of the job's own logs brings near it: of days before, or after, or not near the end of a calm log."""
     if is_calm(case, told):
         everything = [r for r in everything if r.line.at is None or r.line.rank is not None or may_be_at_the_end(case, r.line.at)]
+    days = _reach(everything, told)
+    return [r for r in everything if _is_within(r, days)]
+
+
+def _reach(everything: Sequence[Record], told: Story) -> tuple[datetime, datetime] | None:
+    """Between which instants the job's own logs can have been written, in whatever zone; None where they tell no day."""
     latest = max((r.line.at for r in everything if r.line.at is not None), default=None)
-    reach = told.logs.clocks.reach(latest) if latest is not None else None
-    return [r for r in everything if r.line.at is None or reach is None or reach[0] - BEFORE <= r.line.at <= reach[1] + AFTER]
+    return told.logs.clocks.reach(latest) if latest is not None else None
+
+
+def _is_within(record: Record, days: tuple[datetime, datetime] | None) -> bool:
+    """Whether a record can be of these days."""
+    return record.line.at is None or days is None or days[0] - BEFORE <= record.line.at <= days[1] + AFTER
 
 
 def scene(case: Tables, told: Story) -> Scene:
@@ -118,7 +129,12 @@ def scene(case: Tables, told: Story) -> Scene:
     if victims and not roots:  # what they suffer from may stand in a log whose clock nothing places
         roots = [r for r in last_undated(case, everything, wait_s) if r.role == "root" and r.cause in ("nvlink_fault", "gpu_fault")]
     reached = {id(r) for r in near}
-    far = {(r.line.evidence_id, r.line.record): FAR for r in everything if id(r) not in reached} if span is None else {}
+    days = _reach(everything, told)
+    far = {
+        (r.line.evidence_id, r.line.record): FAR if _is_within(r, days) else OTHER_DAYS
+        for r in everything
+        if span is None and id(r) not in reached
+    }
     before = {(r.host, r.gpu, r.code) for r in dated if span is not None and r.line.at is not None and r.line.at < span[0] - BEFORE}
     older = past(case, span)
     return Scene(

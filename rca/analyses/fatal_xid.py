@@ -31,7 +31,7 @@ from rca.analyses._kernel_aside import Aside, aside_words, broken_beside, of_wei
 from rca.analyses._kernel_events import LOST, UNNAMED, Record, waits_for_gpus
 from rca.analyses._kernel_policy import policy_of, ruled, sites_rule
 from rca.analyses._kernel_programs import has_steps
-from rca.analyses._kernel_roots import Scene, cites_of, scene
+from rca.analyses._kernel_roots import FAR, Scene, cites_of, scene
 from rca.analyses._kernel_users import TRAINS, users_of
 from rca.analyses._kernel_when import ENDED_BY_THEN, OTHER_FIRST, OUTLIVED
 from rca.analyses._kernel_words import counted, examples, followers, named, on_devices, when
@@ -89,7 +89,9 @@ _SIGN_OF_CAUSE: Mapping[str, str] = {
 _SIGN_OF_KIND: Mapping[str, str] = {"aer": "pcie_record", "hung_task": "hung_task_record"}  # they name no culprit of their own
 _SHARED: Final = frozenset({"storage_nfs", "storage_lustre"})  # kinds that tell of a server, not of a disk of the host
 _LINKS: Final = frozenset({"nic", "ib"})
-IN_JOBS_TIME: Final = frozenset({OUTLIVED, ENDED_BY_THEN, OTHER_FIRST})  # why a record of the job's time does not count
+IN_JOBS_TIME: Final = frozenset(
+    {OUTLIVED, ENDED_BY_THEN, OTHER_FIRST, FAR}
+)  # why a record of the job's time, or of its day, does not count
 _BROKEN: Final = frozenset({"gpu_fault", "gpu_memory_fault"})
 _OF_STORAGE: Final = frozenset({"storage_record", "hung_task_record"})
 _OF_PROGRAMS: Final = frozenset({"application_record"})  # a program did it, wherever it ran

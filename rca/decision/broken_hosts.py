@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from rca.commands import node_name
+from rca.roster import Roster
 from rca.types import Finding
 
-__all__ = ["broken_hosts"]
+__all__ = ["broken_hosts", "broken_words"]
 
 
 def broken_hosts(findings: Sequence[Finding], gone: Collection[str]) -> dict[str, str]:
@@ -20,3 +22,10 @@ def broken_hosts(findings: Sequence[Finding], gone: Collection[str]) -> dict[str
         rows: Sequence[dict[str, Any]] = finding.numbers.get("broken_beside", ())
         found |= {str(row["host"]): str(row["record"]) for row in rows}
     return {host: found[host] for host in sorted(set(found) - set(gone))}
+
+
+def broken_words(broken: Mapping[str, str], who: Roster) -> str:
+    """Which hosts to keep out, each with its record."""
+    named = ", ".join(node_name(who.spelled(host)) + (f" ({record})" if record else "") for host, record in broken.items())
+    its = "its own record shows" if len(broken) == 1 else "their own records show"
+    return f"keep {named} out of the restart and test {'it' if len(broken) == 1 else 'them'}: {its} broken hardware, whatever failed first"

@@ -8,6 +8,7 @@ from typing import Any
 from rca.causes import CAUSES, is_full
 from rca.checkpoints import Rollback, first_divergence
 from rca.commands import hostlist, node_name
+from rca.decision.broken_hosts import broken_hosts, broken_words
 from rca.decision.checkpoint_words import newest_whole, way_back
 from rca.policies import Rule
 from rca.roster import Roster
@@ -112,7 +113,7 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
     if action == "human" and not findings:
         return f"nothing points anywhere yet: while the job stands {CAPTURE}, which takes recorder dumps, logs and {ROUNDS}, and ask again"
     if CAUSES[verdict.cause].attribution == "planned" and (ended := stop_words(findings, verdict.cause)) is not None:
-        return ended.then
+        return _with_broken(ended.then, broken_hosts(findings, ()), roster)
     if verdict.cause == "user_exception" and action == "fix_code" and (where := _raised_at(findings)):
         return f"the program raised in {where}: mend that first, a restart meets it again; no host is to blame"
     step = first_divergence(verdict, findings)
@@ -122,6 +123,13 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         out = f"keep {', '.join(verdict.hosts)} out of use until a double run clears or proves it, and go back"
         return told.replace("go back", out, 1)
     return told
+
+
+def _with_broken(then: str, broken: Mapping[str, str], roster: Roster) -> str:
+    """What to do after an end on purpose, where kernels of its hosts tell of broken hardware: that stays to be mended, though it ended nothing."""
+    if not broken:
+        return then
+    return f"{then.replace(', nothing is to be mended', '')}; a fault that did not end it is to be mended too: {broken_words(broken, roster)}"
 
 
 def _in_line(verdict: Verdict, findings: Sequence[Finding]) -> str:

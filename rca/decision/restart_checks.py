@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rca.checkpoints import Rollback
-from rca.commands import host_list, node_name
+from rca.commands import host_list
+from rca.decision.broken_hosts import broken_words
 from rca.roster import Roster
 from rca.types import Finding, Outcome
 from rca.weighing import sign_of
@@ -86,13 +87,6 @@ def _broken(broken: Mapping[str, str], who: Roster) -> dict[str, Any]:
     where = host_list([who.spelled(host) for host in broken], len(broken))
     run = [f"pdsh -w {where} 'sudo dcgmi diag -r 3; sudo dmesg -T | grep -iE xid'   # before they are used again"] if where else []
     return {**_item(BROKEN, SEEN, broken_words(broken, who), run), "hosts": list(broken)}
-
-
-def broken_words(broken: Mapping[str, str], who: Roster) -> str:
-    """Which hosts to keep out, each with its record."""
-    named = ", ".join(node_name(who.spelled(host)) + (f" ({record})" if record else "") for host, record in broken.items())
-    its = "its own record shows" if len(broken) == 1 else "their own records show"
-    return f"keep {named} out of the restart and test {'it' if len(broken) == 1 else 'them'}: {its} broken hardware, whatever failed first"
 
 
 def _gpus_per_host(who: Roster, num_hosts: int) -> int:
