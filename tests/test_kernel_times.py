@@ -65,7 +65,7 @@ def audit(at: datetime, boot: datetime | None, zone: timedelta) -> str:
     return syslog([(at, f"audit: type=1400 audit({at.timestamp():.3f}:91): apparmor")], boot, zone)
 
 
-def noted(boot: datetime, zone: timedelta | None, host: str = "host-a") -> list[dict[str, Any]]:
+def noted(boot: datetime | None, zone: timedelta | None, host: str = "host-a") -> list[dict[str, Any]]:
     return [{"evidence_id": "hosts", "host": host, "boot_at": boot, "zone_offset_s": zone.total_seconds() if zone is not None else None}]
 
 
