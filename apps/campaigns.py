@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,6 +86,13 @@ def write_incident(kind: str, ranks: int, seed: int, out: Path) -> str:
     wanted = Wanted(kind, ranks, seed, "files")
     world, confusions = drawn(wanted)
     scene = played(wanted)
-    simulated.write(scene, out)
-    write_json(out / "truth.json", scene.truth)
+    try:
+        simulated.write(scene, out)
+        write_json(out / "truth.json", scene.truth)
+    except BaseException as error:
+        shutil.rmtree(out, ignore_errors=True)  # half an incident has no truth
+        if isinstance(error, OSError):
+            why = error.strerror or error
+            raise UsageError(f"{out}: the incident cannot be written ({why}). Free some space, or name another --out.") from None
+        raise
     return f"{kind}, {layout_text(world)}, confusions: {', '.join(confusions) or 'none'}"

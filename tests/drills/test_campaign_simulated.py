@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -93,6 +94,14 @@ def test_a_row_can_be_made_anew_as_files(tmp_path: Path) -> None:
         verb.run(parse("run", "gpu_lost", "--simulated", "--out", str(tmp_path / "made")))
     with pytest.raises(UsageError, match="no simulated kind is called 'flood'"):
         verb.run(parse("run", "flood", "--simulated", "--out", str(tmp_path / "other")))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # to whoever writes as if the disk were full
+    try:
+        with pytest.raises(UsageError, match=r"half: the incident cannot be written \(File too large\)"):
+            verb.run(parse("run", "gpu_lost", "--simulated", "--seed", "3", "--ranks", "8", "--out", str(tmp_path / "half")))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "half").exists()
 
 
 def test_what_the_fit_sees_gives_the_probabilities_that_the_verdict_states() -> None:
