@@ -7,7 +7,7 @@
    evidence ties to a rank accuses the one rank of the host that no other process is known of, else nobody. Where the killed program is by its
    name no trainer, loader or launcher, that memory was short is only noted.
 4. Where logs tell no death: one rank, or all of one host, whose log breaks off without a complaint and that left neither dump nor stack while
-   the others have both and lost connections, is gone.
+   the others have both and lost connections, is gone. All of one host may be so where the others only ran out of time.
    Where its log is torn, empty or not there, whether it raised or was killed is not told: both are kept (`end_unread`).
 5. `clear` only when every rank was seen to end well.
 """
@@ -42,6 +42,7 @@ SIGNS = {
     "other_killed_on_host": Sign("death", ("host_out_of_memory", "unknown")),
     "rank_gone": Sign("silent", ("process_killed", "host_out_of_memory", "user_exception", "unknown")),
     "host_gone": Sign("death", ("host_lost", "process_killed", "unknown")),
+    "host_silent": Sign("death", ("host_lost", "host_fault", "network_fault", "unknown")),
     "end_unread": Sign("unread", ("user_exception",)),
 }
 
@@ -193,9 +194,12 @@ def _gone(case: Tables, told: Story) -> tuple[int, ...]:
         return ()
     traced = logs.everyone - gone
     lost = [line for line in complaints if line.rank in traced and line.signature not in TIMED_OUT and not _after_stop(line, told)]
+    timed_out = {line.rank for line in complaints if line.rank in traced and line.signature in TIMED_OUT and not told.stop.is_asked}
     hosts = logs.hosts_of(gone)
     whole_host = len(hosts) == 1 and logs.ranks_on(hosts[0]) == tuple(sorted(gone))
-    if not lost or any(line.rank in gone for line in complaints) or not (len(gone) == 1 or whole_host):
+    # A rank that hangs may leave nothing too, and others run out of time for it; not so all of a host at once.
+    waited = whole_host and len(gone) > 1 and 2 * len(timed_out) >= len(traced)
+    if not (lost or waited) or any(line.rank in gone for line in complaints) or not (len(gone) == 1 or whole_host):
         return ()
     return tuple(sorted(gone))
 
@@ -239,15 +243,17 @@ def _gone_finding(case: Tables, told: Story, gone: tuple[int, ...]) -> Finding:
     logs = told.logs
     whole_host = len(gone) > 1 and bool(logs.hosts_of(gone))
     last = [next(line for line in reversed(logs.lines) if line.rank == rank and line.evidence_id in logs.own_logs) for rank in gone]
-    lost = [line for line in logs.lines if complains(line)][:2]
+    complaints = [line for line in logs.lines if complains(line)]
+    is_lost = any(line.signature not in TIMED_OUT for line in complaints)
     where = f" (all of {logs.hosts_of(gone)[0]})" if whole_host else f" on {logs.hosts_of(gone)[0]}" if logs.hosts_of(gone) else ""
     says = f"{ranks_text(gone)}{where}: the log breaks off without a complaint, and neither dump nor stack was left when the others were captured"
-    says += "; others lost their connections"
+    says += "; others lost their connections" if is_lost else "; others waited for them until their time was out"
+    sign = "rank_gone" if not whole_host else "host_gone" if is_lost else "host_silent"
     return Finding(
-        "process_death", "host_gone" if whole_host else "rank_gone", says, ranks=gone, hosts=logs.hosts_of(gone),
+        "process_death", sign, says, ranks=gone, hosts=logs.hosts_of(gone),
         explains=tuple(sorted(logs.everyone - set(gone))),
         numbers={"last_line_at": iso(max((x.at for x in last if x.at), default=None)), "step": step_at_end(case, gone[0])},
-        cites=tuple(cite_line(line) for line in (*last[:4], *lost))[:MAX_CITES],
+        cites=tuple(cite_line(line) for line in (*last[:4], *complaints[:2]))[:MAX_CITES],
     )  # fmt: skip
 
 
