@@ -111,6 +111,8 @@ class TestLosses:
     ) -> None:
         found = advised(verdict(cause), (replace(self.SLOW, sign=sign),), outcomes=outcomes)
         assert (found.losses is not None) is is_priced
+        if (cause, sign) == ("slow_rank", "slow_compute"):
+            assert ("or go on slower" in found.because) is is_priced
 
     def test_the_share_that_is_lost_is_of_the_present_step_and_never_more_than_all(self) -> None:
         timed = replace(self.SLOW, numbers={**self.SLOW.numbers, "tax": 0.32, "step_s": 1.035, "is_step_measured": True})

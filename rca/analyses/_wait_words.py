@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
-from rca.analyses._wait_graph import Call, Waits, entered
+from rca.analyses._wait_graph import Call, Waits, entered, group_kind
 from rca.analyses._words import ranks_text
 
 __all__ = ["SHOWN", "awaited_calls", "awaited_number", "says_absent", "says_alone", "says_silent", "waiting_text"]
@@ -31,8 +32,20 @@ def awaited_number(calls: Sequence[Call]) -> dict[str, object] | None:
     return {"group": call.group_id, "op": call.op, "seq": call.p2p_seq if call.is_p2p else call.seq}
 
 
-def says_silent(waits: Waits, rank: int) -> str:
-    """What a rank that waits for nobody did not do."""
+def says_silent(waits: Waits, ranks: Sequence[int]) -> list[str]:
+    """What ranks that wait for nobody did not do, one sentence for those of which the same can be said."""
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for rank in ranks:
+        calls = awaited_calls(waits, (rank,))
+        if not calls or calls[0].is_p2p:
+            alike[(rank,)].append(rank)
+        else:
+            call = calls[0]
+            alike[group_kind(call.group_id), call.op, call.seq, waits.enqueued.get((rank, call.group_id))].append(rank)
+    return [_silent(waits, members[0]) if len(members) == 1 else _silent_all(waits, members) for members in alike.values()]
+
+
+def _silent(waits: Waits, rank: int) -> str:
     calls = awaited_calls(waits, (rank,))
     if not calls:
         return f"rank {rank} has nothing unfinished and is awaited"
@@ -43,6 +56,18 @@ def says_silent(waits: Waits, rank: int) -> str:
     reached = waits.enqueued.get((rank, call.group_id))
     own = f"; its own last call there was #{reached}" if reached else ""
     return f"rank {rank} never joined {waits.name(call)}, where {ranks_text(waiting, SHOWN)} {_wait(len(waiting))}{own}"
+
+
+def _silent_all(waits: Waits, ranks: Sequence[int]) -> str:
+    """Of several ranks, whose calls have one operation and number, in one group or in groups of one kind."""
+    calls = [awaited_calls(waits, (rank,))[0] for rank in ranks]
+    waiting = sorted({other for call in calls for other in waits.waiters[call.node]})
+    groups = list(dict.fromkeys(call.group_id for call in calls))
+    kind = group_kind(groups[0])
+    what = waits.name(calls[0]) if len(groups) == 1 else f"{calls[0].op} #{calls[0].seq} of their {len(groups)} {kind} groups"
+    reached = waits.enqueued.get((ranks[0], groups[0]))
+    own = f"; the last call of each there was #{reached}" if reached else ""
+    return f"{ranks_text(ranks)} never joined {what}, where {ranks_text(waiting, SHOWN)} {_wait(len(waiting))}{own}"
 
 
 def says_alone(waits: Waits, rank: int) -> str:

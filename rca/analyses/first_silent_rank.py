@@ -271,7 +271,8 @@ def _present(scene: _Scene, silent: tuple[int, ...]) -> list[Finding]:
     if not ranks:
         return []
     sign = "unfinished_alone" if scene.alone and not silent else "never_joined"
-    says = "; ".join(says_alone(waits, rank) if rank in scene.alone else says_silent(waits, rank) for rank in ranks)
+    quiet = [rank for rank in ranks if rank not in scene.alone]
+    says = "; ".join((*says_silent(waits, quiet), *(says_alone(waits, rank) for rank in ranks if rank in scene.alone)))
     own = [call for rank in ranks if (call := waits.first.get(rank) or waits.last.get(rank))]
     cites = [cite_call(call) for call in awaited_calls(waits, ranks)[:3]]
     cites += islice(_reached(scene.case, waits, silent), MAX_CITES)

@@ -94,10 +94,11 @@ def advise(
     def way(to: str) -> dict[str, Any]:
         return recovery(to, history, site, machines=num_hosts, spares=spares, num_evicted=would_go, can_rejoin=facts.can_rejoin)
 
+    goes_on = can_go_on(verdict, findings, has_ended=has_ended)
     costs = loss(
         verdict, findings, step_s=facts.step_s, size=size, repair_h=site.repair_h, recovery_s=_expected(way("replace")),
         again_s=_again_s(facts, back, site), is_running=has_ended is False,
-        goes_on=can_go_on(verdict, findings, has_ended=has_ended),
+        goes_on=goes_on,
     )  # fmt: skip
     moved = _move(verdict, action, tried, alerts, costs, site.spares)  # an idle node that a list does not show may be had all the same
     if plan is not None and moved.action == "human" and verdict.cause in GROUP_GOES:
@@ -120,7 +121,7 @@ def advise(
     )
     stay = sorted({*roster.hosts.values()} - {*evict})  # who is checked if it fails again
     reason = moved.says or even_work(verdict, findings, facts.layout, site)
-    reason = reason or because(verdict, roster, action, findings, back, rule if is_ruled else None)
+    reason = reason or because(verdict, roster, action, findings, back, rule if is_ruled else None, goes_on=goes_on)
     if evict and action != "shrink" and site.spares is not None and is_needed(len(evict), site.spares):
         reason += f"; {_short(len(evict), site.spares)}"
     return Advice(

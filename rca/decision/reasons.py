@@ -41,13 +41,14 @@ _OF_CAUSE = {  # where more can be said than of the action
     "process_killed": "by whom the process was killed is not told: look for the out-of-memory killer in that host's kernel log, then restart",
     "data_stall": "the loader got no data: see whether the storage behind it answers, then restart",
     "storage_stall": "storage did not answer: see whether it does now, or has room, then restart",
-    "slow_rank": "every step waits for {who}: replace {hosts}, or go on slower until there {spares}",
+    "slow_rank": "every step waits for {who}: replace {hosts}, or go on slower until there {spares}",  # of a job that goes on
     "checkpoint_corrupt": "the checkpoint that was loaded cannot be read: go back to the newest whole one before it",
     "planned_stop": "stopped on purpose: start it again when the reason is over",
     "preemption": "the scheduler took the nodes: it goes on when it gets nodes again",
 }
 
 
+ENDED_SLOW = "every step waited for {who} while the job went: leave out {hosts} when it is started again"
 _INSTEAD = {  # why the action is not that of the cause, where retries, alerts, spares or losses moved it
     "capped": "{retries}; what the restart leaves as it is has to change first",
     "flaps": "{alerts} network alerts of {host} within five minutes: no flap any more ({places})",
@@ -62,13 +63,15 @@ def instead(why: str, **words: object) -> str:
 
 
 def because(
-    verdict: Verdict, roster: Roster, action: str, findings: Sequence[Finding], back: Rollback | None, rule: Rule | None = None
-) -> str:
-    """The sentence; `rule` where a rule chose another action than the cause's own."""
+    verdict: Verdict, roster: Roster, action: str, findings: Sequence[Finding], back: Rollback | None, rule: Rule | None = None, *,
+    goes_on: bool = True,
+) -> str:  # fmt: skip
+    """The sentence; `rule` where a rule chose another action than the cause's own. `goes_on`: False = the job ended or stands."""
     if rule is not None:
         return (f"{rule.says}: {rule.why}" if rule.why else rule.says) + _map_wanted(findings)
+    is_slow = verdict.cause == "slow_rank" and action == "replace" and bool(verdict.hosts)
     return (
-        _of_verdict(verdict, roster, action, findings)
+        (ENDED_SLOW.format(**_them(verdict)) if is_slow and not goes_on else _of_verdict(verdict, roster, action, findings))
         + (way_back(back) if action == "rollback" else newest_whole(findings))
         + _map_wanted(findings)
     )
@@ -129,7 +132,9 @@ def _with_broken(then: str, broken: Mapping[str, str], roster: Roster) -> str:
     """What to do after an end on purpose, where kernels of its hosts tell of broken hardware: that stays to be mended, though it ended nothing."""
     if not broken:
         return then
-    return f"{then.replace(', nothing is to be mended', '')}; a fault that did not end it is to be mended too: {broken_words(broken, roster)}"
+    return (
+        f"{then.replace(', nothing is to be mended', '')}; a fault that did not end it is to be mended too: {broken_words(broken, roster)}"
+    )
 
 
 def _in_line(verdict: Verdict, findings: Sequence[Finding]) -> str:

@@ -1,0 +1,38 @@
+"""Several ranks that never made the same call: said once."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rca.case import MemoryCase
+from rca.questions import ask
+from rca.tables import TABLES
+
+
+def stalled(world: int, a_host: int, silent: range) -> MemoryCase:
+    """Each rank calls in its group of the data parallel ranks of its place on a host; those of one host leave out the fourth call."""
+    calls, dumps, heads, members = [], [], [], []
+    for rank in range(world):
+        group = f"dp:{rank % a_host}"
+        members.append({"group_id": group, "rank": rank, "group_rank": rank // a_host, "evidence_id": f"d{rank}"})
+        heads.append({"evidence_id": f"d{rank}", "rank": rank, "backend": "nccl", "num_entries": 4, "is_torn": False})
+        dumps.append({"evidence_id": f"d{rank}", "rank": rank, "host": f"host-{rank // a_host}", "dump_status": "ok"})
+        for seq in range(1, 4 if rank in silent else 5):
+            calls.append({
+                "evidence_id": f"d{rank}", "record": f"E{seq}", "rank": rank, "group_id": group, "record_id": seq, "collective_seq_id": seq,
+                "op": "all_reduce", "backend": "nccl", "is_p2p": False, "state": "started" if seq == 4 else "completed", "is_retired": seq < 4, "is_tail": True,
+            })  # fmt: skip
+    tables = {"collectives": calls, "dump_index": dumps, "memberships": members, "dumps": heads}
+    return MemoryCase(
+        {name: TABLES[name].frame(pl.DataFrame(rows).to_dict(as_series=True), height=len(rows)) for name, rows in tables.items()}
+    )
+
+
+def test_ranks_of_a_host_that_left_out_the_same_call_of_their_groups_are_told_in_one_sentence() -> None:
+    outcome = ask(stalled(32, 4, range(8, 12)), "first_silent_rank")
+    assert outcome.status == "found", outcome.why
+    (finding,) = outcome.findings
+    assert (finding.sign, finding.ranks) == ("never_joined", (8, 9, 10, 11))
+    assert finding.says.count("never joined") == 1
+    assert "ranks 8, 9, 10, 11 never joined all_reduce #4 of their 4 dp groups" in finding.says
+    assert "the last call of each there was #3" in finding.says
