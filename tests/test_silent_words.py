@@ -19,8 +19,9 @@ def stalled(world: int, a_host: int, silent: range) -> MemoryCase:
         dumps.append({"evidence_id": f"d{rank}", "rank": rank, "host": f"host-{rank // a_host}", "dump_status": "ok"})
         for seq in range(1, 4 if rank in silent else 5):
             calls.append({
-                "evidence_id": f"d{rank}", "record": f"E{seq}", "rank": rank, "group_id": group, "record_id": seq, "collective_seq_id": seq,
-                "op": "all_reduce", "backend": "nccl", "is_p2p": False, "state": "started" if seq == 4 else "completed", "is_retired": seq < 4, "is_tail": True,
+                "evidence_id": f"d{rank}", "record": f"E{seq}", "rank": rank, "group_id": group, "record_id": seq,
+                "collective_seq_id": seq, "op": "all_reduce", "backend": "nccl", "is_p2p": False,
+                "state": "started" if seq == 4 else "completed", "is_retired": seq < 4, "is_tail": True,
             })  # fmt: skip
     tables = {"collectives": calls, "dump_index": dumps, "memberships": members, "dumps": heads}
     return MemoryCase(
