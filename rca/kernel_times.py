@@ -4,7 +4,7 @@
 2. A boot ends where another one is named, where a kernel starts, or where the time since boot falls. Records of different files are of one boot where
    both name it, or where the same message has the same time since boot.
 3. Lines with an instant and a time since boot tell when that boot was; else what was noted of the host does, for the last boot in each file. Two
-   files of which one lacks what the other tells of a time that it covers are of two boots: of what was noted then see `_whose_note`.
+   files of which one lacks what the other tells of a time that it covers are of two boots: of what was noted then see `rca.kernel_notes`.
 4. The zone is what brings stamps to instants of the same line (seconds since 1970 beside it, time since a boot that is dated), else of the same
    message in another file of the host, or of the launcher's word that a process was killed, by a multiple of a quarter of an hour; else what was
    noted of the host; else what its other files tell; else that of the job's own logs on the host, but of a record that another zone would move
@@ -18,16 +18,16 @@ has a date of its own.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from rca.kernel_tracks import DRIFT, SAME_BOOT_S, Boots, Placed, Spot, Track, after, sane, seams_of, tracks_of
-from rca.local_time import chained, filled, whole_zone
+from rca.kernel_notes import ended_boots, ends_at, ends_of, names_of, noted_of, whose_note
+from rca.kernel_tracks import DRIFT, SAME_BOOT_S, Boots, Placed, Spot, Track, after, seams_of, tracks_of
+from rca.kernel_years import date_stamps
+from rca.local_time import whole_zone
 from rca.types import Tables
 
 __all__ = ["KernelTimes", "Placed", "kernel_times"]
@@ -36,14 +36,7 @@ SLACK_S: Final = 240.0  # two clocks of one line, or message, may be so far apar
 STARTING_S, LATE_START_S = 120.0, 60.0  # so long after its start a kernel may be without a logging daemon, and its lines so late
 MAX_ZONE: Final = timedelta(hours=14)
 AROUND: Final = timedelta(minutes=10)  # a record so near the job is of its time
-SAME_END: Final = timedelta(minutes=30)  # logs collected together end so near each other; two zones differ by more
-LONG_AFTER: Final = timedelta(days=7)  # the job nobody collects the log of its boot
-YEARS_BACK: Final = 8  # of a stamp without year: so many are tried, for a 29 February
 
-_DATED: Final = re.compile(r"-(20\d\d)(\d\d)(\d\d)(?:\.[a-z0-9]{1,4})?$")  # logrotate's dateext: the day on which the file ended
-_ROTATED: Final = re.compile(  # the file of a boot before
-    r"(?:\.\d{1,3}|[._-](?:old|prev|previous))(?:\.(?:log|txt))?(?:\.(?:gz|xz|zst|bz2))?$", re.I
-)
 
 Instants = tuple[datetime, datetime]
 Key = tuple[str, str]
@@ -81,9 +74,9 @@ def kernel_times(
     (host, process) -> when a log says that it was killed; `day`: the latest stamp of the job's logs, in whatever zone, which tells the year where
     they tell no instant."""
     tracks, boots = tracks_of(case)
-    noted_boots, noted_zones = _noted(case)
-    names, ends = _names(case), _ends(case)
-    of_others = _whose_note(tracks, boots, noted_boots, names, ends, span)
+    noted_boots, noted_zones = noted_of(case)
+    names, ends = names_of(case), ends_of(case)
+    of_others = whose_note(tracks, boots, noted_boots, names, ends, span)
     _date_boots(tracks, boots, noted_boots, frozenset(of_others))
     told = _told(tracks, {}, boots)
     _date_boots_by_twins(tracks, boots, told)
@@ -92,7 +85,8 @@ def kernel_times(
     for track in tracks:
         booted = noted_boots.get(track.host or "")
         about = span or ((day, day) if day is not None else (booted, booted) if booted is not None else None)
-        _date_stamps(track, boots, told, about, names.get(track.evidence_id, track.evidence_id))
+        known = {place: at for place, at, _ in _known(track, boots, told)}
+        date_stamps(track, known, about, names.get(track.evidence_id, track.evidence_id))
         _vote(track, boots, told)
         track.seams = seams_of(track.spots)
     _drop_contradicted(tracks, boots)
@@ -100,7 +94,7 @@ def kernel_times(
     by_wall: dict[int, Placed] = {}
     for track in tracks:
         guessed = _take_zone(track, noted_zones, zones, job_zones)
-        ends_so = guessed and span is not None and _ends_at(track, ends, span[1])
+        ends_so = guessed and span is not None and ends_at(track, ends, span[1])
         for spot, zone in zip(track.spots, track.zones(), strict=True):
             found = _by_wall(spot, zone)
             if found is not None and not (guessed and _is_doubtful(found.at, span, ends_so=ends_so)):
@@ -117,116 +111,8 @@ def kernel_times(
     numbers = {(t.evidence_id, s.record): boots.find(s.boot) for t in tracks for s in t.spots if s.record is not None}
     hostless = {(t.evidence_id, s.record) for t in tracks for s in t.spots if t.host is None and s.record is not None}
     order = {(t.evidence_id, s.record): place for t in tracks for place, s in enumerate(t.spots) if s.record is not None}
-    ended = {key: began for key, began in _ended(tracks, boots, of_others).items() if key not in placed}
+    ended = {key: began for key, began in ended_boots(tracks, boots, of_others).items() if key not in placed}
     return KernelTimes(placed, numbers, zones | noted_zones, order, frozenset(hostless), ended)
-
-
-def _noted(case: Tables) -> tuple[dict[str, datetime], dict[str, float]]:
-    """host -> when it booted, and its zone: where all that was noted of the host agrees."""
-    booted: dict[str, list[datetime]] = defaultdict(list)
-    zones: dict[str, set[float]] = defaultdict(set)
-    for host, boot, zone in case.table("hosts").select("host", "boot_at", "zone_offset_s").unique().collect().iter_rows():
-        if host is not None and boot is not None and sane(boot) is not None:
-            booted[host].append(boot)
-        if host is not None and zone is not None:
-            zones[host].add(zone)
-    return (
-        {host: min(found) for host, found in booted.items() if max(found) - min(found) < timedelta(seconds=1)},
-        {host: next(iter(found)) for host, found in zones.items() if len(found) == 1},
-    )
-
-
-def _names(case: Tables) -> dict[str, str]:
-    """evidence_id -> name of the file."""
-    rows = case.table("evidence").select("evidence_id", "path").drop_nulls().collect()
-    return {id_: path.rstrip("/").rpartition("/")[2] for id_, path in rows.iter_rows()}
-
-
-@dataclass(frozen=True)
-class _End:
-    """What a kernel log covers by its clocks."""
-
-    host: str | None
-    uptimes: tuple[float, float] | None  # of a log without any other clock
-    at: datetime | None
-    local: str | None
-
-
-def _ends(case: Tables) -> dict[str, list[_End]]:
-    """evidence_id -> what it covers of each host."""
-    found: dict[str, list[_End]] = defaultdict(list)
-    columns = ("evidence_id", "host", "last_at", "last_at_local", "first_uptime_s", "last_uptime_s")
-    for id_, host, at, local, first, last in case.table("host_logs").select(columns).collect().iter_rows():
-        uptimes = (first, last) if at is None and local is None and first is not None and last is not None else None
-        found[id_].append(_End(host, uptimes, sane(at), local))
-    return found
-
-
-def _whose_note(
-    tracks: Sequence[Track], boots: Boots, noted: Mapping[str, datetime], names: Mapping[str, str], ends: Mapping[str, Sequence[_End]],
-    span: Instants | None,
-) -> dict[str, datetime | None]:  # fmt: skip
-    """Files to which what was noted of their host's boot does not apply -> until when they were written, None where that is not told.
-
-    Of two boots the one of a file that rotation has renamed is the older; else what was noted is of the file that goes on, with it, to the end of
-    the job, where just one does. A file that would end long after the job is of no boot that was noted with it.
-    """
-    found: dict[str, datetime | None] = {}
-    rings = {(id_, end.host): end.uptimes for id_, of_file in ends.items() for end in of_file if end.uptimes is not None}
-    of_host: dict[str | None, list[tuple[str, tuple[float, float]]]] = defaultdict(list)
-    for (id_, host), uptimes in rings.items():
-        of_host[host].append((id_, uptimes))
-    by_file: dict[str, set[int]] = defaultdict(set)
-    for track in tracks:
-        by_file[track.evidence_id] |= {boots.find(spot.boot) for spot in track.spots}
-    for track in tracks:
-        began = noted.get(track.host or "")
-        own = rings.get((track.evidence_id, track.host))
-        if began is None or own is None:
-            continue
-        if span is not None and (end := after(began, own[1])) is not None and end > span[1] + LONG_AFTER:
-            found[track.evidence_id] = None
-        last = boots.find(track.spots[-1].boot)
-        ups = [spot.uptime_s for spot in track.spots if spot.record and spot.uptime_s is not None and boots.find(spot.boot) == last]
-        for id_, (first, latest) in of_host[track.host]:
-            others = by_file[id_]
-            is_other = id_ != track.evidence_id and len(others) < 2 and last not in others
-            if not is_other or not any(first + SAME_BOOT_S < up < latest - SAME_BOOT_S for up in ups):
-                continue
-            mine, theirs = (_ROTATED.search(names.get(name, name)) is not None for name in (track.evidence_id, id_))
-            if mine != theirs:
-                if mine:
-                    found[track.evidence_id] = began
-            elif span is None or not own[1] >= (span[1] - began).total_seconds() > latest:
-                found.setdefault(track.evidence_id, None)
-    return found
-
-
-def _ended(tracks: Sequence[Track], boots: Boots, of_others: Mapping[str, datetime | None]) -> dict[Key, datetime | None]:
-    """Records of boots that another one followed, in their file or by what was noted -> when that one began."""
-    found: dict[Key, datetime | None] = {}
-    for track in tracks:
-        later, began = None, of_others.get(track.evidence_id)
-        is_old = began is not None
-        for spot in reversed(track.spots):
-            boot = boots.find(spot.boot)
-            if later is not None and boot != later:
-                start = boots.instant(later, 0.0)
-                began, is_old = (start.at if start is not None else began), True
-            later = boot
-            if is_old and spot.record is not None:
-                found[track.evidence_id, spot.record] = began
-    return found
-
-
-def _ends_at(track: Track, ends: Mapping[str, Sequence[_End]], moment: datetime) -> bool:
-    """Whether a file ends about then, by the zone that it was just given."""
-    last, zone = track.spots[-1].local, track.votes.get(len(track.spots) - 1)
-    if last is None or zone is None:
-        return False
-    told = [filled(end.local, last) for end in ends.get(track.evidence_id, ()) if end.local and end.host in (track.host, None)]
-    local = max([last, *(local for local in told if local is not None)])
-    return abs(local.replace(tzinfo=UTC) - timedelta(seconds=zone) - moment) <= SAME_END
 
 
 def _date_boots(tracks: Sequence[Track], boots: Boots, noted: Mapping[str, datetime], of_others: frozenset[str]) -> None:
@@ -341,46 +227,6 @@ def _known(track: Track, boots: Boots, told: Twins) -> Iterator[tuple[int, datet
             yield place, by_boot, min(SLACK_S, _lag(spot) + DRIFT * (spot.uptime_s or 0.0))
         elif spot.body in once and (at := _twin(track, spot, told)) is not None:
             yield place, at, SLACK_S
-
-
-def _date_stamps(track: Track, boots: Boots, told: Twins, about: Instants | None, name: str) -> None:
-    """Gives the stamps their years (and days); `about`: near which the log ends, where nothing of its own tells."""
-    texts = [spot.text for spot in track.spots]
-    near = {place: at.replace(tzinfo=None) for place, at, _ in _known(track, boots, told)}
-    near |= {place: spot.at.replace(tzinfo=None) for place, spot in enumerate(track.spots) if spot.at is not None}
-    if not near and (dated := _DATED.search(name)) and (last := _last(texts)) is not None:
-        with suppress(ValueError):  # a number that is no day
-            near = {last: datetime(int(dated[1]), int(dated[2]), int(dated[3]))}
-    found = chained(texts, near, in_order=True)
-    if all(local is None for local in found):
-        found = _nearest(texts, about)
-    for spot, local in zip(track.spots, found, strict=True):
-        spot.local = local
-
-
-def _nearest(texts: Sequence[str | None], span: Instants | None) -> list[datetime | None]:
-    """Of all years for the last stamp the one that brings the file nearest to a span; of equally near ones the one whose end lies nearest to
-    its end: a log is collected soon after a job."""
-    last = _last(texts)
-    if span is None or last is None:
-        return [None] * len(texts)
-    first_at, last_at = (at.replace(tzinfo=None) for at in span)
-    best: tuple[tuple[timedelta, timedelta], list[datetime | None]] | None = None
-    for years in range(1, -YEARS_BACK, -1):
-        seed = filled(texts[last] or "", last_at + timedelta(days=365.25 * years))
-        found = chained(texts, {last: seed}, in_order=True) if seed is not None else []
-        moments = [local for local in found if local is not None]
-        if not moments:
-            continue
-        apart = max(min(moments) - last_at, first_at - max(moments))
-        gap = apart if apart > timedelta(days=1) else timedelta(0), abs(max(moments) - last_at)
-        if best is None or gap < best[0]:
-            best = gap, found
-    return best[1] if best is not None else [None] * len(texts)
-
-
-def _last(texts: Sequence[str | None]) -> int | None:
-    return next((place for place in range(len(texts) - 1, -1, -1) if texts[place] is not None), None)
 
 
 def _vote(track: Track, boots: Boots, told: Twins) -> None:
