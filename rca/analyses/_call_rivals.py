@@ -22,6 +22,7 @@ __all__ = ["Rivals"]
 NEAR = 128  # calls before and after the one in question that are looked at: a step or more. After, as ranks enqueue ahead of their GPUs
 MIN_SHARED = 4  # of them that both groups have on record, and all alike
 MIN_VOTES = 2  # ranks of parallel groups
+MAX_LOOKS = 64  # numbers of calls looked at: of a job whose groups differ all over, the first ones tell as much as all
 MIN_HABIT = 4  # times that the usual call is made, so that a new one is an exception
 
 Place = tuple[int, int]  # rank and order of recording
@@ -42,16 +43,22 @@ class Rivals:
     def __init__(self, case: Tables) -> None:
         self._case = case
         self._seen: dict[tuple[str, int], _Near] = {}
+        self._looks = 0
 
     def judge(self, group: str, seq: int, kind: str) -> list[OddCall]:
         """The odd ones of those that disagree at this call of a group; none where nothing tells."""
         near = self._near(kind, seq)
+        if near is None:
+            return []
         members = near.calls.at(group, seq)
         return _by_parallel_groups(members, near) or _by_habit(members, near)
 
     def alike(self, group: str, seq: int, kind: str) -> list[list[int]]:
         """The users of what may be several groups of one name, by what they called under it before: those of one group called the same."""
-        rows = self._near(kind, seq).calls.rows.filter((pl.col("group_id") == group) & (pl.col("collective_seq_id") < seq))
+        near = self._near(kind, seq)
+        if near is None:
+            return []
+        rows = near.calls.rows.filter((pl.col("group_id") == group) & (pl.col("collective_seq_id") < seq))
         before = {rank: dict(zip(numbers, contents, strict=True)) for rank, numbers, contents in _by_rank(rows)}
         here = (
             self._near(kind, seq).calls.rows.filter((pl.col("group_id") == group) & (pl.col("collective_seq_id") == seq))["rank"].to_list()
@@ -66,8 +73,11 @@ class Rivals:
                 like.append(rank)
         return found
 
-    def _near(self, kind: str, seq: int) -> _Near:
+    def _near(self, kind: str, seq: int) -> _Near | None:
         if (kind, seq) not in self._seen:
+            self._looks += 1
+            if self._looks > MAX_LOOKS:
+                return None
             calls = calls_near(self._case, kind, seq, NEAR)
             nodes = calls.rows.group_by("group_id", "collective_seq_id", maintain_order=True).agg("content", "rank", "record_id")
             settled: dict[str, dict[int, tuple[int, int, Place]]] = defaultdict(dict)
