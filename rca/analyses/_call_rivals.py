@@ -58,13 +58,11 @@ class Rivals:
         near = self._near(kind, seq)
         if near is None:
             return []
-        rows = near.calls.rows.filter((pl.col("group_id") == group) & (pl.col("collective_seq_id") < seq))
+        users = near.calls.rows.filter(pl.col("group_id") == group)
+        rows, here = (users.filter(which) for which in (pl.col("collective_seq_id") < seq, pl.col("collective_seq_id") == seq))
         before = {rank: dict(zip(numbers, contents, strict=True)) for rank, numbers, contents in _by_rank(rows)}
-        here = (
-            self._near(kind, seq).calls.rows.filter((pl.col("group_id") == group) & (pl.col("collective_seq_id") == seq))["rank"].to_list()
-        )
         found: list[list[int]] = []
-        for rank in here:
+        for rank in here["rank"].to_list():
             own = before.get(rank, {})
             like = next((those for those in found if _same(own, before.get(those[0], {}))), None)
             if like is None:
