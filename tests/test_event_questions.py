@@ -260,6 +260,18 @@ class TestProcessDeath:
         found = self.captured(gone).only("process_death")
         assert (found.sign, found.ranks) == (sign, gone)
 
+    @pytest.mark.parametrize(("gone", "sign"), [((2, 3), "host_silent"), ((2,), None)])
+    def test_all_of_a_host_that_leave_nothing_are_named_where_others_only_ran_out_of_time(
+        self, gone: tuple[int, ...], sign: str | None
+    ) -> None:
+        """One rank that leaves nothing may hang as well."""
+        job = self.captured(gone)
+        job.rows["log_events"] = [row for row in job.rows["log_events"] if row["signature"] == "worker_started"]
+        for rank in set(range(8)) - set(gone):
+            job.log(rank, "nccl_watchdog_timeout", 620)
+        found = [(f.sign, f.ranks) for f in job.ask("process_death").findings]
+        assert found == ([(sign, gone)] if sign else [])
+
     @pytest.mark.parametrize("gone", [(), (2, 4), (2, 3, 4), (6,)])
     def test_no_roll_call_that_does_not_fit_one_rank_or_host(self, gone: tuple[int, ...]) -> None:
         """Nobody; ranks of two hosts; more than a host; one that itself complained."""
@@ -435,6 +447,23 @@ class TestFirstException:
         numbers = next(f.numbers for f in job.ask("first_exception").findings if f.ranks == (3,))
         told = (numbers["failed_at"], numbers.get("failed_after"))
         assert told == tuple(None if second is None else at(second).isoformat() for second in (failed_at, failed_after))
+
+    @pytest.mark.parametrize(("ranks", "signature", "logs", "sign"), [
+        ((4, 5), "cuda_launch_failure", (), "gpus_of_host"),
+        ((4, 6), "cuda_launch_failure", (), "gpu_error"),
+        ((4,), "cuda_launch_failure", (), "gpu_error"),
+        ((4,), "cuda_illegal_access", ("host-a",), "illegal_access_alone"),
+        ((4,), "cuda_illegal_access", ("host-c",), "illegal_access"),
+    ])  # fmt: skip
+    def test_what_the_gpus_of_one_host_share_and_what_its_kernel_would_know(
+        self, ranks: tuple[int, ...], signature: str, logs: tuple[str, ...], sign: str
+    ) -> None:
+        job = Job()
+        for rank in ranks:
+            job.log(rank, signature, 20)
+        for host in logs:
+            job.add("host_logs", f"dmesg-{host}", host=host, num_lines=9)
+        assert job.only("first_exception").sign == sign
 
     @pytest.mark.parametrize(
         ("signature", "values", "sign"),
