@@ -86,13 +86,16 @@ def write_incident(kind: str, ranks: int, seed: int, out: Path) -> str:
     wanted = Wanted(kind, ranks, seed, "files")
     world, confusions = drawn(wanted)
     scene = played(wanted)
+    truth = out / "truth.json"
     try:
         simulated.write(scene, out)
-        write_json(out / "truth.json", scene.truth)
-    except BaseException as error:
-        shutil.rmtree(out, ignore_errors=True)  # half an incident has no truth
-        if isinstance(error, OSError):
-            why = error.strerror or error
-            raise UsageError(f"{out}: the incident cannot be written ({why}). Free some space, or name another --out.") from None
-        raise
+        write_json(truth, scene.truth)
+    except OSError as error:
+        truth.unlink(missing_ok=True)
+        raise UsageError(
+            f"{out}: the incident cannot be written ({error.strerror or error}). Free some space, or name another --out."
+        ) from None
+    finally:
+        if not truth.exists():
+            shutil.rmtree(out, ignore_errors=True)  # half an incident has no truth
     return f"{kind}, {layout_text(world)}, confusions: {', '.join(confusions) or 'none'}"

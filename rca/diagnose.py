@@ -17,8 +17,8 @@ from typing import Any, Literal
 from rca.causes import CAUSES, did_first
 from rca.roster import Roster
 from rca.stop_words import stop_words
-from rca.types import Finding, Hypothesis, Outcome, Sign, Verdict
-from rca.weighing import FOLLOWING, Support, Suspects, Weights, bits, explained, sign_of, strength, support, weights
+from rca.types import Finding, Hypothesis, Outcome, Verdict
+from rca.weighing import Support, Suspects, Weights, bits, explained, sign_of, strength, support, weights
 
 __all__ = ["diagnose", "suspect_sets"]
 
@@ -61,19 +61,10 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | No
 
 
 def suspect_sets(findings: Sequence[Finding], cause: str) -> list[Suspects]:
-    """Nobody, and every accused set (a healthy job or a stop by a person accuses nobody).
-
-    Whom only signs without a named cause name (a record that may be of an earlier launch, a remark) is a suspect of `unknown` at most: what
-    tells a cause and nobody is not pinned on them. Who stands still or apart is one of all: that is shown whatever the reason.
-    """
+    """Nobody, and every accused set (a healthy job or a stop by a person accuses nobody)."""
     if cause in ("healthy", "planned_stop", "preemption"):
         return [()]
-    return sorted({(), *(f.ranks for f in findings if cause == "unknown" or _is_suspect(sign_of(f)))})
-
-
-def _is_suspect(sign: Sign) -> bool:
-    accuses = not sign.is_note and not sign.is_against
-    return sign.family in FOLLOWING or (accuses and any(cause != "unknown" for cause in sign.causes))
+    return sorted({(), *(f.ranks for f in findings)})
 
 
 def _softmax(scores: Mapping[Any, float]) -> dict[Any, float]:

@@ -15,7 +15,6 @@ from rca.catalogues import cached, is_sites, rows
 from rca.types import Finding, Outcome, Sign
 
 __all__ = [
-    "FOLLOWING",
     "Gain",
     "Gains",
     "Key",
@@ -102,15 +101,17 @@ def gains(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> tuple[Gai
     """What speaks for and against every (cause, suspect set), by families, before any bits are looked up.
 
     A finding that accuses a larger set speaks for each part of it too, less the bits it takes to pick the part; one that accuses nobody
-    speaks for its causes whoever the suspect is, or whoever of the ranks that it leaves open (those of one host). That why is open is said
-    once, however many signs say so. Where a record names the cause of a suspect's trouble, what comes later in the causal order is its
-    consequence (a GPU off the bus also kills): it still says who, not why.
+    speaks for its causes whoever the suspect is, or whoever of the ranks that it leaves open (those of one host); but not of whom only a
+    doubtful record or a remark names: what tells a cause and nobody is not pinned on them. That why is open is said once, however many signs
+    say so. Where a record names the cause of a suspect's trouble, what comes later in the causal order is its consequence (a GPU off the bus
+    also kills): it still says who, not why.
     A record that clears (a clean replay) takes bits from its causes for the ranks it looked at, and for nobody else.
     That nothing was found speaks for health only where the job was seen alive, or seen to end well.
     """
     told: Gains = defaultdict(lambda: defaultdict(list))
     against: Losses = defaultdict(list)
     all_suspects = sorted({(), *(f.ranks for f in findings)})
+    accused = {f.ranks for f in findings if _accuses(sign_of(f))}
     leading = {suspects: _leading(findings, suspects) for suspects in all_suspects}
     for f in findings:
         sign = sign_of(f)
@@ -125,6 +126,8 @@ def gains(findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> tuple[Gai
             fitting = f.numbers.get("candidates")
             if not f.ranks and suspects and fitting and not set(suspects) <= set(fitting):
                 continue  # a record of one host is no evidence against a rank of another
+            if not f.ranks and suspects and suspects not in accused:
+                continue
             penalty = math.log2(len(f.ranks) / len(suspects)) if f.ranks and suspects else 0.0
             lead = leading[suspects]
             follows = lead is not None and bool(f.ranks) and _place(f) > _place(lead)
@@ -160,6 +163,13 @@ def support(findings: Sequence[Finding], outcomes: Sequence[Outcome], weighed: M
 
 def _worth(gain: Gain, weighed: Mapping[Key, float]) -> float:
     return max((weighed.get(key, 0.0) for key in gain.keys), default=0.0) - gain.penalty
+
+
+def _accuses(sign: Sign) -> bool:
+    """Whether it speaks for a named cause, or shows who stands still or apart: for whatever reason."""
+    if sign.is_note or sign.is_against:
+        return False
+    return sign.family in FOLLOWING or any(cause != "unknown" for cause in sign.causes)
 
 
 def _clears(finding: Finding, suspects: Suspects) -> bool:

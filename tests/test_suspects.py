@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rca.diagnose import suspect_sets
 from rca.types import Finding
+from rca.weighing import support
 
 STALL = Finding("slow_parts", "data_grew", "all ranks wait longer for data")
 
@@ -25,7 +25,6 @@ def test_a_cause_that_names_nobody_is_pinned_on_those_whom_a_cause_or_their_plac
     sign: str,
     is_suspect: bool,  # noqa: FBT001
 ) -> None:
-    named = Finding(analysis, sign, "", ranks=(3,))
-    assert suspect_sets([STALL, named], "data_stall") == ([(), (3,)] if is_suspect else [()])
-    assert suspect_sets([STALL, named], "unknown") == [(), (3,)]
-    assert suspect_sets([STALL, named], "healthy") == [()]
+    told = support([STALL, Finding(analysis, sign, "", ranks=(3,))], [])
+    assert told["data_stall", ()][1] == (STALL.id,)
+    assert (STALL.id in told.get(("data_stall", (3,)), (0.0, ()))[1]) is is_suspect
