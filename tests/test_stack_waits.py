@@ -38,6 +38,10 @@ DATASET = (
     *ROOT_FRAMES,
 )
 READS, SPINS = At(DATASET), At(DATASET, active=True, gil=True)
+PACKS = tuple(
+    At(((name, "/srv/job/packing.py", line), *ROOT_FRAMES), active=True) for name, line in (("plan", 9), ("fits", 31), ("plan", 12))
+)
+ENCODES = At((("encode_batch", "/srv/job/tokens.py", 77), *ROOT_FRAMES), active=True, gil=True)
 NATIVE_FRAMES = {  # the C frames above a Python stack, as py-spy --native prints them
     BACKWARD: ("pthread_cond_wait (libc.so.6)", "c10d::Reducer::finalize_backward (libtorch_cpu.so)"),
     WORK_WAIT: ("pthread_cond_wait (libc.so.6)", "c10d::ops::(anonymous namespace)::wait (libtorch_cpu.so)"),
@@ -116,6 +120,24 @@ def _verdict(folder: Path) -> dict[str, Any]:
 def test_who_stands_apart_from_waits_without_a_name_is_named(peers: At, bad: At, cause: str, tmp_path: Path) -> None:
     verdict = _verdict(_captured(tmp_path, _peers(peers, bad)))
     assert (verdict["first_failing"]["ranks"], verdict["cause"]) == ([1], cause)
+
+
+@pytest.mark.parametrize(
+    ("samples", "rank"),
+    [
+        pytest.param([ENCODES] * 3, 1, id="holds the lock"),
+        pytest.param([PACKS[0]._replace(gil=True), *PACKS[1:]], 1, id="moves, and holds the lock now and then"),
+        pytest.param(PACKS, None, id="moves, and was never seen with the lock"),
+        pytest.param([LOCK.running()] * 3, None, id="spins elsewhere"),
+        pytest.param([ENCODES, LOCK, LOCK], None, id="held it once"),
+        pytest.param([ENCODES] * 2, None, id="two samples"),
+    ],
+)
+def test_against_ranks_that_spin_only_one_that_works_is_named(samples: Sequence[At], rank: int | None, tmp_path: Path) -> None:
+    peers = {r: [WORK_WAIT.running()] * len(samples) for r in range(5)}
+    verdict = _verdict(_captured(tmp_path, {**peers, 1: samples}))
+    assert verdict["first_failing"]["ranks"] == ([] if rank is None else [rank])
+    assert verdict["cause"] == ("unknown" if rank is None else "code_hang")
 
 
 def test_a_wait_that_a_call_names_is_the_firmer_ground(tmp_path: Path) -> None:

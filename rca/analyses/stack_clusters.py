@@ -9,6 +9,9 @@
    most of all ranks (backward pass, device) or nearly all (a line of their own code). Against these one rank at most is accused, and none
    that may itself be waiting so. A lone rank in the backward pass, while its peers are inside collectives, is an exception like any other,
    unless its recorder shows it in a call that lacks another rank: that is what it waits for.
+   Ranks that spin at one line in three samples over ten seconds or more, nearly all of them, may be in a step that is long. Against these only
+   one that works is accused: its main thread holds the interpreter lock in every sample, or moves and holds it now and then. Whoever waits for
+   others has let go of it.
 4. In a job that runs, ranks that come back to their wait for others between the samples wait again and again. If all but one do, in every
    sample, and that one is in a place of its own in every sample, it is the slow one. Of two ranks too.
 5. A failed dump is evidence too: a process that cannot be suspended sits in the kernel, one that is gone has died.
@@ -21,14 +24,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
 from rca.analyses._stack_patterns import patterns
-from rca.analyses._stack_scene import Scene, hidden_wait, scene, stays
-from rca.analyses._stack_views import BACKWARD, UNTOLD, WAITS_FOR_OTHERS, View, awaits, cite_view, in_loop, seen, stands_still
+from rca.analyses._stack_scene import Scene, scene, stays
+from rca.analyses._stack_views import BACKWARD, UNTOLD, View, awaits, cite_view, in_loop, seen
+from rca.analyses._stack_waits import MIN_SAMPLES, MIN_SEEN, PAIR, Waits, waits_of, waits_of_pair, works
 from rca.analyses._waits import build_waits
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -57,12 +60,7 @@ SIGNS = {
 }
 
 MAY_WAIT: Final = frozenset({"in_backward", "in_device_sync"})  # places in which the work of others is awaited too
-WAITING_SHARE = 0.5  # of the ranks seen must wait for others, or there is no rule to be an exception to
-MOST, NEARLY_ALL = 0.5, 0.75  # more than, or at least, this share in one place: a wait for others that no frame names
 MAX_OUTLIER_SHARE = 0.25
-MIN_SEEN = 3
-PAIR = 2  # ranks of the smallest job in which one can wait for another
-MIN_SAMPLES = 3  # in which a rank is awaited, in a job that runs: twice is an ordinary moment
 MAX_CITES = 6
 
 
@@ -77,11 +75,12 @@ def analyse(case: Tables) -> Sequence[Finding]:
     is_pair = len(last) == PAIR and not failed and len(_known_ranks(case) | set(views)) == PAIR
     if len(last) + len(failed) < MIN_SEEN and not is_pair:
         raise NotEnoughEvidence(f"stacks of {len(last)} ranks only; at least {MIN_SEEN} are needed to tell an exception from the rule")
-    waits = _waits_of_pair(views, last) if is_pair else _waits(views, last, len(last) + len(failed))
+    waits = waits_of_pair(views, last) if is_pair else waits_of(views, last, len(last) + len(failed))
     outliers: dict[str, list[View]] = defaultdict(list)
     waiting = frozenset(waits.ranks)
     for rank, view in last.items():
-        if rank not in waiting and not waits.may_hold(view) and stays(views[rank], view):
+        is_busy = works(views[rank], shown.loop)
+        if rank not in waiting and not waits.may_hold(view, works=is_busy) and (is_busy or stays(views[rank], view)):
             sign = _sign(views[rank], view, waits)
             if sign in MAY_WAIT and case.derive(build_waits).ways_out(rank):
                 continue
@@ -97,53 +96,6 @@ def analyse(case: Tables) -> Sequence[Finding]:
     numbers = patterns(last, _stages(case))
     workers = _workers(case)
     return [_finding(sign, outliers[sign], waits, numbers, workers) for sign in sorted(outliers)]
-
-
-@dataclass(frozen=True)
-class _Waits:
-    """Ranks that wait for others, and how that shows."""
-
-    ranks: tuple[int, ...]
-    kind: str  # "call" they are inside of, "backward", "device", or a "place" of their own code
-    stack_id: str | None = None  # of that place
-    is_pair: bool = False  # one of two ranks waits: which is the rule and which the exception their number does not tell
-
-    @property
-    def is_told(self) -> bool:
-        """Whether their stacks name what they wait in."""
-        return self.kind == "call"
-
-    def may_hold(self, view: View) -> bool:
-        """Whether another rank may be in a wait of the same sort, only elsewhere or not all the time."""
-        if self.kind == "place":
-            return view.stack_id == self.stack_id
-        return self.kind in ("backward", "device") and hidden_wait(view) in ("backward", "device")
-
-
-def _waits(views: Mapping[int, Sequence[View]], last: Mapping[int, View], count: int) -> _Waits:
-    """Steps 2 and 3. Raises NotEnoughEvidence where no sort of wait is common enough."""
-    inside = tuple(rank for rank, view in last.items() if view.wait_kind in WAITS_FOR_OTHERS)
-    if len(inside) >= WAITING_SHARE * count:
-        return _Waits(inside, "call")
-    places: dict[tuple[str, str | None, str], list[int]] = defaultdict(list)
-    for rank, view in last.items():
-        if stands_still(views[rank]) and (kind := hidden_wait(view)):
-            places[kind, view.stack_id, view.lines].append(rank)
-    (kind, stack_id, _), ranks = max(places.items(), key=lambda item: (len(item[1]), item[0]), default=(("", None, ""), []))
-    together = len(ranks) + len(inside)  # who waits inside a call is no exception to those whose wait has no name
-    needed = together >= NEARLY_ALL * count if kind == "place" else together > MOST * count
-    if len(ranks) >= MIN_SEEN - 1 and needed:
-        return _Waits((*ranks, *inside), kind, stack_id)
-    raise NotEnoughEvidence(f"only {len(inside)} of {count} ranks wait for others: their stacks show no common hang")
-
-
-def _waits_of_pair(views: Mapping[int, Sequence[View]], last: Mapping[int, View]) -> _Waits:
-    """Of two ranks: the one that stands in a wait for the other, which may not be in such a wait itself."""
-    waiting = tuple(rank for rank, view in last.items() if awaits(view) and all(awaits(v) for v in seen(views[rank])))
-    rest = [view for rank, view in last.items() if rank not in waiting]
-    if len(waiting) != 1 or len(seen(views[waiting[0]])) < PAIR or hidden_wait(rest[0]) in ("backward", "device"):
-        raise NotEnoughEvidence("of the two ranks, not one waits for the other, as far as their stacks show")
-    return _Waits(waiting, "call" if last[waiting[0]].wait_kind in WAITS_FOR_OTHERS else "backward", is_pair=True)
 
 
 def _known_ranks(case: Tables) -> set[int]:
@@ -177,7 +129,7 @@ def _awaited_again(job: Scene) -> list[Finding]:
     ]
 
 
-def _sign(views: Sequence[View], view: View, waits: _Waits) -> str:
+def _sign(views: Sequence[View], view: View, waits: Waits) -> str:
     spins = all(v.owns_gil and v.stack_id == view.stack_id for v in seen(views))
     if spins and len(seen(views)) > 1:  # a loader or saver that runs, and never leaves one place, gets its data and does not go on
         return "holds_gil"
@@ -203,6 +155,7 @@ _WAITING = {
     "backward": "stand still in the backward pass, where the gradients of others are awaited",
     "device": "stand still at their devices, which may wait for others",
     "place": "stand still at one and the same line, as ranks do that wait for another",
+    "spin": "are at one and the same line in every sample, and let go of the interpreter lock, as ranks do that wait for another",
 }
 _DOING = {
     "in_dataloader": "waiting for its data loader",
@@ -222,7 +175,7 @@ _DOING = {
 def _finding(
     sign: str,
     views: Sequence[View],
-    waits: _Waits,
+    waits: Waits,
     patterns: Mapping[int, int],
     workers: Mapping[int, list[tuple[str, Cite]]],
 ) -> Finding:
