@@ -35,7 +35,7 @@ ENDS: Final = (  # lines that say how a process, or the job, ended
 )
 JOB_FILE: Final = re.compile(r"(?:^|/)slurm-(\d{1,10})\.\w+$")  # sbatch's own name of the output
 JOB_SAID: Final = re.compile(r"\b(?:STEP |JOB |StepId=|JobId=)(\d{1,10})\b")
-GOES_ON: Final = 3  # steps printed one after the other; other ranks finish at most the one or two that were under way when a rank ends
+GOES_ON: Final = 3  # steps one after the other; other ranks finish at most the one or two that were under way when a rank ends
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Set:
     last: datetime | None = None
     steps: tuple[int, int] | None = None  # lowest, highest
     begin: datetime | None = None  # of the first step printed, local
-    num_steps: int = 0
+    num_steps: int = 0  # made from the first to the last that one log prints: every tenth may be printed
     every: int = 1  # steps from one printed to the next, at most
     pace: timedelta = timedelta()  # time from one printed to the next, at most
     has_end: bool = False
@@ -234,7 +234,7 @@ def _told(case: Tables, files: Mapping[str, LogFile], names: Mapping[str, tuple[
             printed[id_][1].add(local or at.replace(tzinfo=None).isoformat())
     for id_, (steps, stamps) in printed.items():
         one, ordered = told[id_], sorted(steps)
-        one.steps, one.num_steps = (ordered[0], ordered[-1]), len(ordered)
+        one.steps, one.num_steps = (ordered[0], ordered[-1]), ordered[-1] - ordered[0] + 1
         one.every = max((b - a for a, b in pairwise(ordered)), default=1)
         moments = sorted(at for text in stamps if (at := yearless(text)) is not None)
         if moments:

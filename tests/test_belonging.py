@@ -355,6 +355,18 @@ def test_logs_that_end_before_later_ones_of_their_name_begin_are_of_an_earlier_l
             None,
             True,
         ),  # went back to a checkpoint
+        (
+            ("before/rank_0.log", [2050, 2060], 1.0, "raised"),
+            ("logs/rank_0.log", [2070, 2080], 1.5, "ended"),
+            None,
+            True,
+        ),  # every tenth step is printed: two lines are ten steps
+        (
+            ("before/rank_0.log", [2059, 2060], 1.0, "raised"),
+            ("logs/rank_0.log", [2061, 2062], 1.5, "ended"),
+            None,
+            False,
+        ),  # what was under way when a rank ended
         (("before/rank_0.log", [40, 41, 42], 1.0, "raised"), ("logs/host-1.log", [20, 21, 22], 1.1, ""), None, False),  # of other clocks
         (("before/rank_0.log", [40, 41, 42], 1.0, "raised"), ("logs/host-1.log", [20, 21, 22], 2.1, ""), None, True),  # beyond any zone
         (("before/rank_0.log", [1, 2, 3], None, "raised"), ("logs/rank_0.log", [40, 41, 42], None, ""), None, True),  # no stamps at all
