@@ -336,6 +336,20 @@ class TestPlannedStop:
         job.add("log_events", "agent", signature="elastic_agent_signal", message="Received 15 death signal", logged_at_local=told)
         assert job.only("planned_stop").sign == sign
 
+    @pytest.mark.parametrize(
+        ("ends", "sign"),
+        [((-7, 1), "announced_stop"), ((-7,), "announced_only"), ((-7, 900), "announced_only"), ((-900,), "stall_or_zone")],
+    )
+    def test_of_few_steps_only_one_that_ended_soon_after_the_stop_shows_that_the_job_moved(self, ends: tuple[int, ...], sign: str) -> None:
+        job = Job(steps=0)
+        for step, end in enumerate(ends):
+            job.add("progress", "log-0", rank=0, step=10 * step, ended_at_local=f"{at(190 + end):%Y-%m-%dT%H:%M:%S}")
+        told = f"{at(190):%m-%dT%H:%M:%S}"
+        job.rows["log_events"] = [row | {"logged_at": None} for row in job.rows["log_events"]]
+        job.add("scheduler_events", "agent", state="draining", reason="drain", is_planned=True, changed_at_local=told)
+        job.add("log_events", "agent", signature="elastic_agent_signal", message="Received 15 death signal", logged_at_local=told)
+        assert job.only("planned_stop").sign == sign
+
     def test_a_local_stamp_is_held_against_those_of_steps_that_other_lines_date(self) -> None:
         job = Job(steps=0)
         for step in range(20):

@@ -77,7 +77,8 @@ def pace_until(case: Tables, logs: JobLogs, lines: Sequence[Line]) -> Pace | Non
     """The steps that ended before the stop, as any log or timing of the job tells; of several clocks the one by which the job moved latest.
 
     `lines` tell of the stop, the one that dates it best first. None where steps and stop cannot be held against each other: one of them has no
-    stamp, or they are of two kinds. Stamps without zone that lie whole hours apart give a pace that is not told.
+    stamp, or they are of two kinds, or of one step a short while before no pace is known: those who watch for hung jobs wait longer. Stamps without
+    zone that lie whole hours apart give a pace that is not told.
     """
     began = next((line for line in lines if line.at is not None), None) or next((line for line in lines if line.local), None)
     began = began or next((replace(line, local=said[1].replace(" ", "T")) for line in lines if (said := _ASKED_AT.search(line.text))), None)
@@ -88,7 +89,9 @@ def pace_until(case: Tables, logs: JobLogs, lines: Sequence[Line]) -> Pace | Non
     if not (began.at and found) and began.local is not None and local:
         near = max(end.at for end in local)
         told = [replace(pace, last_at=None) for pace in _by_clock(local, began, filled(began.local, near), logs.clocks, late_s=LATE_S)]
-        found = [pace for pace in told if pace.is_told] or found or [pace for pace in told if pace.idle_s > 0]
+        rest = [pace for pace in told if pace.idle_s > 0]
+        lone = rest and all(pace.usual_s is None and pace.idle_s <= CHANCE * ZONES_S for pace in rest)
+        found = [pace for pace in told if pace.is_told] or found or ([] if lone else rest)
     return min(found, key=lambda pace: (pace.is_stalled, pace.idle_s - pace.error_s), default=None)
 
 
@@ -100,7 +103,12 @@ def _by_clock(ends: Sequence[_End], began: Line, stop: datetime | None, clock: C
         if stop is None or not before:
             continue
         moments = sorted({end.at for end in before})
-        gaps = [(later - at).total_seconds() for at, later in pairwise(moments)]
+        if late_s is not None and len(moments) == 1:  # a step that ended soon after: the stop lies between the two
+            after = min((end.at for end in some if stop < end.at <= stop + timedelta(seconds=late_s)), default=None)
+            between = [*moments, after] if after is not None and moments[0] <= stop else moments
+        else:
+            between = moments
+        gaps = [(later - at).total_seconds() for at, later in pairwise(between)]
         later = gaps[1:] or gaps  # the first interval holds compilation and allocation
         error = 0.0 if before[-1] in own else _error_s(clock, before[-1].host, began.clock)
         idle_s = (stop - moments[-1]).total_seconds()
