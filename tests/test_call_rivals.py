@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import polars as pl
 import pytest
 
+from rca.analyses._call_sisters import _classes
 from rca.case import MemoryCase
 from rca.questions import ask
 from rca.tables import TABLES
@@ -97,3 +99,12 @@ def test_all_to_all_with_uneven_sizes_is_one_call_and_stuck() -> None:
     calls = {rank: [("ep:0", 1, "all_to_all", USUAL), ("ep:0", 2, "all_to_all", f"[{rank}] -> [8]")] for rank in range(4)}
     (finding,) = ask(case(calls), "stuck_collective").findings
     assert (finding.sign, finding.groups) == ("all_arrived", ("ep:0",))
+
+
+def test_sisters_are_of_one_stage() -> None:
+    """Six ranks with one history in each kind of group; two stages that order forward and backward differently from then on."""
+    rows = [{"rank": rank, "record_id": at, "start": 20, "kind": "tp", "content": at % 3} for rank in range(6) for at in range(20)]
+    frame = pl.DataFrame(rows)
+    assert _classes(frame, {}) == [[0, 1, 2, 3, 4, 5]]
+    assert _classes(frame, {rank: rank // 3 for rank in range(6)}) == [[0, 1, 2], [3, 4, 5]]
+    assert _classes(frame, {rank: rank % 3 for rank in range(6)}) == []  # two of a stage are no rule

@@ -22,8 +22,8 @@ Later = Mapping[int, Mapping[str, Sequence[int]]]  # rank -> kind -> numbers
 _Program = list[tuple[str, int]]  # kind of group and content of a rank's last calls before the anchor, in order
 
 
-def against_sisters(tail: Calls, waits: Waits) -> list[OddCall]:
-    """Steps 2 and 3 of mismatched_collective: one per odd rank."""
+def against_sisters(tail: Calls, waits: Waits, places: Mapping[int, int]) -> list[OddCall]:
+    """Steps 2 and 3 of mismatched_collective: one per odd rank. `places` in their pipelines: stages order forward and backward passes differently."""
     anchor = _anchor(tail.rows)
     if anchor is None:
         return []
@@ -47,7 +47,7 @@ def against_sisters(tail: Calls, waits: Waits) -> list[OddCall]:
         if kind not in cut:
             orders[rank][kind], contents[rank][kind], settled[rank][kind] = order, content, agrees
     found: dict[int, OddCall] = {}
-    for sisters in _classes(rows):
+    for sisters in _classes(rows, places):
         steps = (
             _parting(sisters, orders, contents, settled, tail),
             _skipped(sisters, orders, waits, tail),
@@ -75,8 +75,8 @@ def _anchor(rows: pl.DataFrame) -> tuple[str, int] | None:
     return groups["group_id"][0], groups["made"][0]
 
 
-def _classes(rows: pl.DataFrame) -> list[list[int]]:
-    """Ranks that made the same last calls before the anchor, where at least MIN_SISTERS did."""
+def _classes(rows: pl.DataFrame, places: Mapping[int, int]) -> list[list[int]]:
+    """Ranks of one pipeline stage that made the same last calls before the anchor, where at least MIN_SISTERS did."""
     before = rows.filter(pl.col("record_id") < pl.col("start")).sort("rank", "record_id").group_by("rank", maintain_order=True)
     same = before.agg("kind", "content").group_by("kind", "content").agg(pl.col("rank").sort())  # most ranks of a stage: looked at once
     programs = [(list(zip(kind, content, strict=True)), ranks) for kind, content, ranks in same.iter_rows()]
@@ -90,7 +90,11 @@ def _classes(rows: pl.DataFrame) -> list[list[int]]:
             classes.append((program, kinds, ranks))
         else:
             own.extend(ranks)
-    return [sorted(ranks) for _, _, ranks in classes if len(ranks) >= MIN_SISTERS]
+    stages: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, (_, _, ranks) in enumerate(classes):
+        for rank in sorted(ranks):
+            stages[number, places.get(rank, 0)].append(rank)
+    return [ranks for ranks in stages.values() if len(ranks) >= MIN_SISTERS]
 
 
 def _by_kind(program: _Program) -> dict[str, list[int]]:

@@ -11,7 +11,7 @@ import polars as pl
 
 from rca.types import Tables
 
-__all__ = ["Replicas", "batches", "hosts", "model_peers", "replicas", "stages", "unseen"]
+__all__ = ["Replicas", "batches", "hosts", "model_peers", "pipeline_places", "replicas", "stages", "unseen"]
 
 # Groups whose members all work on the same layers; world, mp, pp and embedding groups reach across stages.
 _INSIDE_A_STAGE = ("dp", "tp", "cp", "ep", "dp_cp", "tp_cp", "tp_dp", "expert_tp", "expert_dp")
@@ -50,6 +50,13 @@ def stages(case: Tables) -> dict[int, Hashable]:
         for rank in members[1:]:
             stage[root(rank)] = root(members[0])
     return {rank: root(rank) for rank in sorted(stage)}
+
+
+def pipeline_places(case: Tables) -> dict[int, int]:
+    """rank -> its place in its pipeline group, as recorders list it; empty where none does."""
+    pipelines = case.table("groups").filter((pl.col("kind") == "pp") & (pl.col("size") > 1)).select("group_id").unique()
+    told = case.table("memberships").join(pipelines, on="group_id", how="semi").select("rank", "group_rank").drop_nulls()
+    return dict(told.group_by("rank").agg(pl.col("group_rank").min()).sort("rank").collect().iter_rows())
 
 
 def batches(case: Tables) -> dict[int, Hashable]:

@@ -26,7 +26,7 @@ from rca.analyses._call_records import Calls, OddCall, RecordedCall, difference,
 from rca.analyses._call_rivals import Rivals
 from rca.analyses._call_sisters import MIN_SISTERS, against_sisters
 from rca.analyses._call_turns import out_of_turn
-from rca.analyses._layout import stages
+from rca.analyses._layout import pipeline_places, stages
 from rca.analyses._program_order import parted
 from rca.analyses._wait_graph import Waits, group_kind
 from rca.analyses._waits import build_waits
@@ -53,7 +53,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     waits = case.derive(build_waits)
     tail = last_calls(case, waits.torn)
     odd, undecided = _against_members(tail, waits)
-    sisters = {one.call.rank: one for one in against_sisters(tail, waits)}
+    sisters = {one.call.rank: one for one in against_sisters(tail, waits, case.derive(pipeline_places))}
     found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
     whole = waits.read - waits.torn
     if (
