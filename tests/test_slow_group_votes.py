@@ -109,3 +109,14 @@ def test_with_few_groups_the_same_one_is_first_by_chance_and_it_is_a_note() -> N
     ]
     outcome = ask(tables(job, rounds), "slow_group_votes")
     assert (outcome.status, [f.sign for f in outcome.findings]) == ("clear", ["slow_group_hint"])
+
+
+def test_where_everybody_computes_a_group_that_computes_elsewhere_is_not_late() -> None:
+    """As the slow copy above by its ranks apart; the others do not wait for it."""
+    rounds = []
+    for n in range(6):
+        usual, other = ("compute", "loader") if n % 2 else ("loader", "compute")
+        rounds.append({rank: other if at["dp"] == 5 else usual for rank, at in enumerate(JOB.at)})
+    outcome = ask(tables(JOB, rounds), "slow_group_votes")
+    assert [(finding.sign, "cover" in finding.numbers) for finding in outcome.findings] == [("slow_group_hint", False)]
+    assert "do not wait for it" in outcome.findings[0].says

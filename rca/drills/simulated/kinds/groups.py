@@ -63,14 +63,16 @@ def slow_machine_by_votes(scene: Scene) -> None:
     share = rng.uniform(0.65, 0.95)  # of the samples that meet the slow host at work while the others wait
     chances = [rng.random() < share for _ in range(scene.stacks.samples)]
     chances[rng.randrange(len(chances))] = False  # a job that makes progress is met at work now and then
-    places = {rank: rng.randrange(1000) for rank in range(world.world_size)}
+    at = [
+        [rng.randrange(2) for _ in chances] for _ in range(world.world_size)
+    ]  # where each rank works, sample by sample: they share no beat
 
     def shown(rank: int) -> Callable[[int], tuple[ProcessStack, ...]]:
         def processes(sample: int) -> tuple[ProcessStack, ...]:
             is_late = chances[sample % len(chances)]
             if is_late and rank not in slow:
                 return (waits,)
-            return (works[(places[rank] + sample) % 2],)
+            return (works[at[rank][sample % len(chances)]],)
 
         return processes
 
