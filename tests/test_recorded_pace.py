@@ -12,6 +12,7 @@ import pytest
 from _paced import BEGAN, noise, paced
 
 from rca.analyses._call_period import iterations, period
+from rca.analyses._own_time import call_times
 from rca.case import MemoryCase
 from rca.drills._synthetic_job import Job
 from rca.questions import ask
@@ -100,6 +101,15 @@ def test_nobody_is_late_and_nothing_slowed_in_a_run_without_a_fault(job: Job, us
     tables = paced(job, **usual)
     for question in ("recorded_pace", "sibling_groups", "delay_matrix"):
         assert [f.sign for f in found(question, tables)] == [], question
+
+
+def test_ranks_whose_recorder_tells_no_ends_are_not_measured_beside_those_that_are_timed() -> None:
+    tables = paced(Job(tp=2, pp=1, dp=8, steps=20), work=lambda rank, step: 1.0 if rank < 2 else 0.4)
+    untimed = pl.col("rank") < 2  # both of one group of one host: Gloo's calls would end when the last of the two comes
+    ends = (pl.when(~untimed).then(pl.col(name)).alias(name) for name in ("started_at", "completed_at"))
+    tables["collectives"] = tables["collectives"].with_columns(ends)
+    assert found("recorded_pace", tables) == []
+    assert set(call_times(MemoryCase(tables)).own["rank"]) == set(range(2, 16))
 
 
 def test_a_heavier_stage_and_ranks_that_read_for_their_group_are_no_slow_ranks() -> None:
