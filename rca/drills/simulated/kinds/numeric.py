@@ -24,12 +24,18 @@ __all__ = [
     "silent_corruption_unseen",
 ]
 
+
+def _num_equal(world: World) -> int:
+    """Ranks that hold the same parameters: replicas with other experts hold others."""
+    return world.dp // world.ep * world.cp
+
+
 NEEDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "nan_one_rank": lambda world: world.tp * world.pp * world.cp == 1,
     "nan_in_replica": lambda world: world.tp * world.pp * world.cp > 1 and world.dp > 1,
     "loss_spike_one_rank": lambda world: world.tp * world.pp * world.cp == 1 and world.dp > 3,
-    "silent_corruption": lambda world: world.dp > 2,
-    "silent_corruption_of_two": lambda world: world.dp == 2 and world.cp == 1,
+    "silent_corruption": lambda world: world.dp > 2 and _num_equal(world) > 2,  # fewer outvote nobody
+    "silent_corruption_of_two": lambda world: world.dp > 1 and _num_equal(world) == 2,
     "silent_corruption_unseen": lambda world: world.dp > 2,
 }
 CLASS: Final[Mapping[str, str]] = {"silent_corruption_unseen": "unanswerable"}
@@ -151,7 +157,8 @@ def silent_corruption_of_two(scene: Scene) -> None:
     run, rank = _corrupts(scene)
     _goes_on(run)
     place = scene.world.coordinates(rank)
-    pair = [scene.world.rank(place.t, d, place.p, place.c) for d in range(2)]
+    ep = scene.world.ep
+    pair = [scene.world.rank(place.t, d, place.p, place.c) for d in range(place.d % ep, scene.world.dp, ep)]
     scene.tell("silent_data_corruption", pair, any_of_ranks=True, tie=True, or_nobody=True, action=["rollback", "human"])
 
 
