@@ -108,3 +108,19 @@ def test_sisters_are_of_one_stage() -> None:
     assert _classes(frame, {}) == [[0, 1, 2, 3, 4, 5]]
     assert _classes(frame, {rank: rank // 3 for rank in range(6)}) == [[0, 1, 2], [3, 4, 5]]
     assert _classes(frame, {rank: rank % 3 for rank in range(6)}) == []  # two of a stage are no rule
+
+
+@pytest.mark.parametrize(
+    ("reached", "expected"),
+    [
+        ({1: 6}, [("skipped_call", (1,))]),
+        ({1: 6, 2: 5}, []),  # two that differ: who is the rule nobody tells
+        ({1: 3}, []),  # one that made fewer is behind, or made the common call too early
+    ],
+)
+def test_who_had_gone_on_before_the_call_that_all_make_left_it_out(
+    reached: dict[int, int], expected: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    """Its short record begins in the step after: nothing of it can be laid beside what the others did, but the numbers of their common group."""
+    calls = {rank: [*pair("dp:0", [SHORT] * reached.get(rank, 4))[-2:], ("world:0", 7, "barrier", USUAL)] for rank in range(4)}
+    assert said(case(calls)) == expected

@@ -25,7 +25,7 @@ import polars as pl
 from rca.analyses._call_records import Calls, OddCall, RecordedCall, difference, last_calls, recorded, shift
 from rca.analyses._call_rivals import Rivals
 from rca.analyses._call_sisters import MIN_SISTERS, against_sisters
-from rca.analyses._call_turns import out_of_turn
+from rca.analyses._call_turns import further_on, out_of_turn
 from rca.analyses._layout import pipeline_places, stages
 from rca.analyses._program_order import parted
 from rca.analyses._wait_graph import Waits, group_kind
@@ -61,7 +61,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     ):  # all awaited of whom it is known wait: orders cross
         found = {one.call.rank: one for one in _against_program(case, waits)}
     if not found:
-        found = {one.call.rank: one for one in out_of_turn(tail, waits)}
+        found = {one.call.rank: one for one in out_of_turn(tail, waits) or further_on(tail, waits)}
     findings = [_finding(found[rank], waits) for rank in sorted(found)]
     return [*findings, *(finding for pair, finding in undecided if not pair & set(found))]
 
