@@ -381,6 +381,27 @@ class TestLossDivergence:
         assert accused(ask(self.printed([2.0] * 12 + [30.0] * 5), "loss_divergence")) == [("loss_jumped", ())]
         assert ask(self.printed([2.0] * 12 + [30.0] + [2.0] * 5), "loss_divergence").status == "clear"
 
+    @pytest.mark.parametrize(
+        ("loss", "norm", "signs"),
+        [
+            ([2.7] * 12 + [6.3 - 0.05 * n for n in range(8)], None, ["loss_jumped"]),
+            ([2.7] * 12 + [6.3] * 8, 0.6, []),  # gradients of the usual size: other data
+            ([2.7] * 12 + [6.3] * 4, None, []),  # too short to tell
+            ([2.7] * 12 + [6.3] * 8 + [2.8] * 4, None, []),  # it came back
+            ([2.7] * 12 + [4.3] * 8, None, []),  # other data
+            ([2.7, 2.7, 2.7, 5.0] * 8 + [6.3] * 8, None, []),  # it goes up and down
+        ],
+    )
+    def test_a_loss_without_norms_may_jump_by_less(self, loss: list[float], norm: float | None, signs: list[str]) -> None:
+        assert [sign for sign, _ in accused(ask(self.printed(loss, grad_norm=norm), "loss_divergence"))] == signs
+
+    def test_a_jump_is_counted_in_losses_where_the_learning_rate_has_lines_of_its_own(self) -> None:
+        losses = [2.7] * 12 + [6.3] * 8
+        steps = [step for step in range(len(losses)) for _ in range(2)]
+        rows = {"step": steps, "learning_rate": [3e-4, None] * len(losses), "is_finite": [None, True] * len(losses)}
+        found = only(ask(self.printed([value for loss in losses for value in (None, loss)], **rows), "loss_divergence"))
+        assert (found.sign, found.numbers["step"]) == ("loss_jumped", 12)
+
 
 def replicas_case(
     *, dp: int, parts: int, flipped: dict[int, int] | None = None, lost: Sequence[int] = (), mapped: bool = True, num_steps: int = 12

@@ -6,6 +6,8 @@
 3. A number that is not finite, after which the same pass writes finite ones, was masked or its update was skipped: parameters that hold NaN never
    come back. Gradients alone that are not finite are what loss scaling looks for; they count when they last or end the record.
 4. A jump counts when it lasts: none of the next steps is near the baseline, and no later stretch comes back to it. Else it has healed.
+5. Where no gradient norm is printed, the loss alone has to tell, and one that is bounded (a cross-entropy by what chance tells) cannot rise fivefold:
+   twice what nine of ten steps stayed below counts, if it lasts twice as long.
 """
 
 from __future__ import annotations
@@ -27,18 +29,21 @@ HEALED: Final = 1.2  # times the median before the jump: back where it was
 PERSISTS: Final = 32  # skipped steps in a row that are no search for a loss scale: halved so often, the largest usual one (2^32) is 1
 _HELP: Final = (
     *("place", "bad_loss", "bad_norm", "loss_passed", "norm_passed", "skipped", "streak"),
-    *("loss_usual", "norm_usual", "loss_leaps", "norm_leaps", "loss_up"),
+    *("loss_usual", "norm_usual", "loss_leaps", "norm_leaps", "loss_up", "alone", "lone_leaps"),
 )
 _CHAOS: Final = 0.25  # share of rows that go back, from which on a file is not in the order of its steps
 
 
-def judged(rows: pl.LazyFrame, *, series: str, by: str, slack: float = 0.0, epoch: str | None = None) -> pl.LazyFrame:
+def judged(
+    rows: pl.LazyFrame, *, series: str, by: str, slack: float = 0.0, epoch: str | None = None, is_alone: bool = False
+) -> pl.LazyFrame:
     """The rows with `loss_is` and `norm_is`: nonfinite, passed (not finite, and over), spike, healed, raised, ok; null = not written; with
     `loss_x` and `norm_x` (times the moving median; null = none), `is_long` (a jump of LONG steps, healed or not) and `run`
     (0, 1, ...: the pass that the row is of in its file).
 
     `series` = column that tells series apart, `by` = step or what counts instead; it must go back by more than `slack` to be another pass,
-    and not because another `epoch` begins, in which some trainers count anew.
+    and not because another `epoch` begins, in which some trainers count anew. `is_alone`: a lower jump counts where a series has no norms; not
+    where it would accuse a rank, whose data alone may have changed.
     """
     file = sorted({series, "evidence_id"})
     keys, order = [*file, "run"], [*file, "place", by, "record"]
@@ -64,7 +69,7 @@ def judged(rows: pl.LazyFrame, *, series: str, by: str, slack: float = 0.0, epoc
     has_skipped = pl.col("skipped").cum_max().over(keys)
     over = pl.when("bad_loss").then("loss_passed").otherwise(has_skipped & ~lasted)
     lines = lines.with_columns((pl.col("bad_norm") & over).alias("norm_passed"))
-    return _with_jumps(lines, keys)
+    return _with_jumps(lines, keys, ~writes_norm if is_alone else pl.lit(value=False))
 
 
 def wild(rows: pl.LazyFrame, *, series: str, by: str) -> pl.LazyFrame:
@@ -92,8 +97,9 @@ def _later(flag: pl.Expr, keys: list[str]) -> pl.Expr:
     return flag.cast(pl.Int8).reverse().cum_max().reverse().shift(-1).fill_null(0).over(keys).cast(pl.Boolean)
 
 
-def _with_jumps(lines: pl.LazyFrame, keys: list[str]) -> pl.LazyFrame:
-    both = lines.with_columns(*_ratios("loss", "loss", keys), *_ratios("grad_norm", "norm", keys))
+def _with_jumps(lines: pl.LazyFrame, keys: list[str], alone: pl.Expr) -> pl.LazyFrame:
+    both = lines.with_columns(*_ratios("loss", "loss", keys), *_ratios("grad_norm", "norm", keys), alone.alias("alone"))
+    above = pl.col("loss") >= ABOVE_NOISE * _usual("loss", 0.9).over(keys)
     both = both.with_columns(
         _lasting("loss", "loss", SPIKE, DRIFT_LOSS, keys).alias("loss_leaps"),
         _lasting("loss", "loss", DRIFT_LOSS, DRIFT_LOSS, keys).alias("loss_up"),
@@ -103,7 +109,9 @@ def _with_jumps(lines: pl.LazyFrame, keys: list[str]) -> pl.LazyFrame:
         ),
     )
     loss_x, norm_x = pl.col("loss_x"), pl.col("norm_x")
+    both = both.with_columns((pl.col("alone") & pl.col("loss_up") & pl.col("is_long") & above).fill_null(value=False).alias("lone_leaps"))
     leaps = (pl.col("loss_leaps") & (norm_x.is_null() | (norm_x >= DRIFT_NORM))) | (pl.col("norm_leaps") & pl.col("loss_up"))
+    leaps |= pl.col("lone_leaps")
     high = (loss_x >= SPIKE) | ((norm_x >= SPIKE) & (loss_x >= DRIFT_LOSS))
     raised = (loss_x >= DRIFT_LOSS) & (norm_x >= DRIFT_NORM)
     states = (
@@ -135,10 +143,15 @@ def _ratios(value: str, what: str, keys: list[str]) -> list[pl.Expr]:
     """Times the moving median, and that median; null where the window is short, or not clearly above zero or the noise."""
     column = pl.col(value)
     usual = column.rolling_median(WINDOW, min_samples=MIN_BEFORE).shift(1)
-    low, high = (column.rolling_quantile(q, window_size=WINDOW, min_samples=MIN_BEFORE).shift(1) for q in (0.1, 0.9))
+    low, high = (_usual(value, share) for share in (0.1, 0.9))
     fits = (low > 0) & (usual > 0) & ((column >= ABOVE_NOISE * high) | (column < SPIKE * usual))
     ratio = pl.when(fits).then(column / usual)
     return [ratio.over(keys).alias(f"{what}_x"), usual.over(keys).alias(f"{what}_usual")]
+
+
+def _usual(value: str, share: float) -> pl.Expr:
+    """What this share of the steps of the window before stays below."""
+    return pl.col(value).rolling_quantile(share, window_size=WINDOW, min_samples=MIN_BEFORE).shift(1)
 
 
 def _lasting(value: str, what: str, least: float, stays: float, keys: list[str]) -> pl.Expr:

@@ -2,7 +2,8 @@
 
 1. Each file with progress (and each rank in it) is a series of its own, in the order of its lines; of a resumed run the newest pass counts.
 2. Not finite: the loss, or the gradient norm where it lasts (loss scaling skips single steps). A jump: at least five times the moving median of the
-   loss, or of the gradient norm with a loss that is up too (1.4 times), that lasts (_numbers). Steps whose update was skipped are left out.
+   loss, or of the gradient norm with a loss that is up too (1.4 times), that lasts; where no norm is printed a lower one (_numbers). Steps whose
+   update was skipped are left out.
 3. Skipped updates are counted. Single ones, and up to 32 in a row while a loss scale is searched for, are benign; more in a row, up to the end of
    the record, is a job that learns nothing, and so are 8 in a row, after sound ones, whose loss itself is not finite.
 4. What trainers print is an average over all ranks: it tells the step, and accuses nobody. Where ranks print losses that differ, each prints its
@@ -56,7 +57,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     kept = told.filter(~pl.col("is_skipped").fill_null(value=False))
     columns = ("evidence_id", "record", "rank", "step", "epoch", "at", "loss", "grad_norm", "learning_rate", "is_finite", "ended_at")
     series = pl.format("{} {}", "evidence_id", pl.col("rank").fill_null(-1)).alias("line_of")
-    all_states = judged(kept.select(*columns, series), series="line_of", by="at", slack=JITTER, epoch="epoch")
+    all_states = judged(_with_numbers(kept.select(*columns, series)), series="line_of", by="at", slack=JITTER, epoch="epoch", is_alone=True)
     states = all_states.filter(pl.any_horizontal(pl.col("loss_is", "norm_is").is_not_null())).collect()
     skips = _skips(told.collect())
     if states.height < MIN_STEPS and not skips:
@@ -72,6 +73,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
     else:
         found = [*skips, *notes, *_zero(rows)]
     return found
+
+
+def _with_numbers(lines: pl.LazyFrame) -> pl.LazyFrame:
+    """The lines that tell of loss or gradients, with what other lines of the step tell: DeepSpeed prints learning rate and loss on lines of
+    their own, and a jump lasts for so many losses, not lines."""
+    rest = (pl.coalesce(name, pl.col(name).max().over("line_of", "at")).alias(name) for name in ("learning_rate", "ended_at"))
+    return lines.with_columns(rest).filter(pl.any_horizontal(pl.col("loss", "grad_norm", "is_finite").is_not_null()))
 
 
 def _finding(row: dict[str, Any], rows: pl.DataFrame) -> Finding:
