@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from rca.analyses._stack_scene import hidden_wait
-from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, awaits, in_loop, seen, stands_still
+from rca.analyses._stack_views import UNTOLD, WAITS_FOR_OTHERS, Loop, View, awaits, in_loop, seen, stands_still
 from rca.errors import NotEnoughEvidence
 
 __all__ = ["MIN_SAMPLES", "MIN_SEEN", "PAIR", "Waits", "waits_of", "waits_of_pair", "works"]
@@ -40,8 +40,8 @@ class Waits:
         """Whether another rank may be in a wait of the same sort, only elsewhere or not all the time. `works`: it is seen to run code."""
         if self.kind == "place":
             return view.stack_id == self.stack_id
-        if self.kind == "spin":
-            return not works
+        if self.kind == "spin":  # who waits for a lock, a queue or a file does not spin for others
+            return not works and (view.wait_kind in (UNTOLD, "cuda_sync") or view.wait_kind in WAITS_FOR_OTHERS)
         return self.kind in ("backward", "device") and hidden_wait(view) in ("backward", "device")
 
 

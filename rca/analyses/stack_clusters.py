@@ -10,8 +10,8 @@
    that may itself be waiting so. A lone rank in the backward pass, while its peers are inside collectives, is an exception like any other,
    unless its recorder shows it in a call that lacks another rank: that is what it waits for.
    Ranks that spin at one line in three samples over ten seconds or more, nearly all of them, may be in a step that is long. Against these only
-   one that works is accused: its main thread holds the interpreter lock in every sample, or moves and holds it now and then. Whoever waits for
-   others has let go of it.
+   one that cannot spin for others is accused: it waits for a lock, a queue or a file, its main thread holds the interpreter lock in every sample,
+   or moves and holds it now and then. Whoever waits for others has let go of it.
 4. In a job that runs, ranks that come back to their wait for others between the samples wait again and again. If all but one do, in every
    sample, and that one is in a place of its own in every sample, it is the slow one. Of two ranks too.
 5. A failed dump is evidence too: a process that cannot be suspended sits in the kernel, one that is gone has died.
