@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,19 @@ def test_the_host_whose_log_ends_with_a_panic_failed(tmp_path: Path, text: str, 
     found = ask(case, "fatal_xid")
     assert {rank for f in found.findings for rank in f.ranks} == set(ranks)
     assert [f.sign for f in found.findings] == (["host_record"] if ranks else ["doubtful_record"])
+
+
+START = datetime(2026, 3, 4, 5, 0, tzinfo=UTC)
+STEPS = [
+    {"evidence_id": "steps", "rank": rank, "step": step, "started_at": START + timedelta(minutes=step)}
+    for rank in range(4)
+    for step in range(12)
+]  # the last one five minutes after the panic, by the clock of host-a
+
+
+@pytest.mark.parametrize(("gave_up", "ranks"), [((2, 3), (0, 1)), ((), ()), ((0, 2, 3), ())])
+def test_a_wrong_clock_does_not_bring_a_dead_host_back(tmp_path: Path, gave_up: tuple[int, ...], ranks: tuple[int, ...]) -> None:
+    """Steps after a panic count against it, unless the ranks of other hosts gave up and those of this one fell silent."""
+    lines = [{"evidence_id": "log", "rank": rank, "signature": "nccl_watchdog_timeout", "message": "Timed out"} for rank in gave_up]
+    case = kernel_case(tmp_path, {"host-a.log": PANIC, "host-b.log": QUIET}, ranks=MAP, steps=STEPS, log_events=lines)
+    assert {rank for f in ask(case, "fatal_xid").findings for rank in f.ranks} == set(ranks)

@@ -34,6 +34,7 @@ from rca.analyses._kernel_when import (
     last_records,
     last_undated,
     last_words,
+    of_the_dead,
     of_the_job,
     reasons,
     undated_of_the_job,
@@ -112,9 +113,11 @@ def scene(case: Tables, told: Story) -> Scene:
     if told.logs.span is None:
         in_time = [r for r in in_time if r.of_gpus or (stuck and r.kind.startswith("storage")) or _within(r, dead)]
     in_time += undated_of_the_job(case, told.logs, everything, wait_s)
+    final = {id(r) for r in of_the_dead(case, told.logs, everything)}
+    in_time += [r for r in everything if id(r) in final and id(r) not in {id(known) for known in in_time}]
     steps = last_steps(case, told.logs)
     faults = [(fault, frozenset(told.logs.hosts_of(fault.ranks))) for fault in told.first]
-    ended = [r for r in in_time if not after_the_end(r, told, faults) and not was_outlived(r, steps, told.logs)]
+    ended = [r for r in in_time if id(r) in final or not (after_the_end(r, told, faults) or was_outlived(r, steps, told.logs))]
     live = sorted(ended, key=lambda r: (r.at_s, r.line.evidence_id, r.order))
     links = follow(live, told.logs.clocks)
     first = [r for n, r in enumerate(live) if n not in links and r.cause]

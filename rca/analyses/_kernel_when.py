@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from rca.analyses._alive import ENDS, LOST
 from rca.analyses._faults import TIMED_OUT, Fault, Story
 from rca.analyses._job_logs import JobLogs, Line
 from rca.analyses._kernel_events import Record
@@ -34,6 +35,7 @@ __all__ = [
     "last_records",
     "last_undated",
     "last_words",
+    "of_the_dead",
     "of_the_job",
     "reasons",
     "undated_of_the_job",
@@ -77,10 +79,36 @@ def _end_of_logs(case: Tables) -> datetime | None:
 
 def last_words(case: Tables, records: Sequence[Record]) -> tuple[datetime, datetime] | None:
     """First and last instant of what led to a panic with which the log of a host of the job ends: that host is dead, whenever the job ran."""
+    moments = [r.line.at for r in _before_panics(case, records) if r.line.at is not None]
+    return (min(moments), max(moments)) if moments else None
+
+
+def of_the_dead(case: Tables, logs: JobLogs, records: Sequence[Record]) -> list[Record]:
+    """What led to a panic with which the log of a host ends, where the job speaks of its death, whatever the clock of the host says.
+
+    The ranks of other hosts gave up the job or lost a peer, and those of this host, of which none is alive, say nothing of an end. Steps that the
+    job made after such a panic only show that one of the clocks is off: by an hour at most (`NEAR_THE_END`), or it is another time.
+    """
+    telling = [line for line in logs.lines if line.signature in {*TIMED_OUT, *LOST, *ENDS, "python_traceback"}]
+    gave_up = {logs.hosts.get(line.rank) for line in telling if line.rank is not None and line.signature in TIMED_OUT | LOST}
+    ended = {line.host or logs.hosts.get(-1 if line.rank is None else line.rank) for line in telling}
+    return [
+        r
+        for r in _before_panics(case, records)
+        if logs.ranks_on(r.host) and gave_up - {r.host, None} and r.host not in ended and _is_about(r.line.at, logs.span)
+    ]
+
+
+def _is_about(at: datetime | None, span: tuple[datetime, datetime] | None) -> bool:
+    return at is not None and span is not None and span[0] - NEAR_THE_END <= at <= span[1] + NEAR_THE_END
+
+
+def _before_panics(case: Tables, records: Sequence[Record]) -> list[Record]:
+    """The records that led to a panic with which the log of their host ends, and that panic."""
     ends: dict[str, list[tuple[datetime | None, float | None]]] = defaultdict(list)
     for id_, last_at, uptime_s in case.table("host_logs").select("evidence_id", "last_at", "last_uptime_s").collect().iter_rows():
         ends[id_].append((last_at, uptime_s))
-    moments: list[datetime] = []
+    found: list[Record] = []
     for panic in (r for r in records if r.kind == "panic" and r.line.at is not None):
         told = ends[panic.line.evidence_id]
         last_at, uptime_s = told[0] if len(told) == 1 else (None, None)
@@ -92,8 +120,8 @@ def last_words(case: Tables, records: Sequence[Record]) -> tuple[datetime, datet
             else None
         )
         if rest_s is not None and rest_s <= LAST_WORDS_S:
-            moments += [r.line.at for r in records if r.host == panic.host and r.line.at is not None and 0 <= panic.at_s - r.at_s <= GAP_S]
-    return (min(moments), max(moments)) if moments else None
+            found += [r for r in records if r.host == panic.host and r.line.at is not None and 0 <= panic.at_s - r.at_s <= GAP_S]
+    return found
 
 
 def last_of_storage(case: Tables, records: Iterable[Record], hosts: Collection[str]) -> tuple[datetime, datetime] | None:
