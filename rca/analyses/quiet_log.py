@@ -49,7 +49,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     reports = [line for line in lines if line.signature == "nccl_desync_report"]
     found = [_disagreement(reports)] if reports else []
     quiet = sorted({line.rank for line in lines if line.rank is not None and _is_own_log(line, told)} - complaining - told.logs.torn)
-    everyone = told.logs.everyone
+    # ranks are numbered without a gap: whose number nobody bears was not heard
+    everyone = told.logs.everyone | set(range(1 + max(told.logs.everyone, default=-1)))
     if len(everyone) >= MIN_RANKS and len(quiet) == 1 and complaining >= everyone - set(quiet) and 2 * len(timed_out) >= len(everyone):
         found.append(_quiet(told, quiet[0], timed_out))
     if not found and timed_out and not quiet:
