@@ -42,3 +42,17 @@ def test_a_wrong_clock_does_not_bring_a_dead_host_back(tmp_path: Path, gave_up: 
     lines = [{"evidence_id": "log", "rank": rank, "signature": "nccl_watchdog_timeout", "message": "Timed out"} for rank in gave_up]
     case = kernel_case(tmp_path, {"host-a.log": PANIC, "host-b.log": QUIET}, ranks=MAP, steps=STEPS, log_events=lines)
     assert {rank for f in ask(case, "fatal_xid").findings for rank in f.ranks} == set(ranks)
+
+
+LOST = """[Thu Nov 13 00:06:05 2025] NVRM: GPU at PCI:0000:18:00: GPU-0000
+[Thu Nov 13 00:06:05 2025] NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+"""
+CALM = "[{} 2025] IPv6: ADDRCONF(NETDEV_CHANGE): eth0: link becomes ready\n"
+
+
+@pytest.mark.parametrize(("end", "sign"), [("Thu Nov 13 00:09:20", "gpu_record"), ("Sun Nov 23 00:09:20", "not_counted_unread")])
+def test_a_lost_gpu_long_before_the_end_of_its_own_log_is_of_another_time(tmp_path: Path, end: str, sign: str) -> None:
+    """Its zone dates the record; nothing dates the end but the stamps of the same log."""
+    zone = [{"evidence_id": "hosts", "host": "host-a", "zone_offset_s": 0}]
+    case = kernel_case(tmp_path, {"dmesg": LOST + CALM.format(end)}, whose={"dmesg": "host-a"}, ranks=MAP, hosts=zone)
+    assert [f.sign for f in ask(case, "fatal_xid").findings] == [sign]

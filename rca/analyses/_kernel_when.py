@@ -65,15 +65,18 @@ def last_records(case: Tables, records: Iterable[Record], wait_s: float) -> tupl
     """First and last of the last chain of records of GPUs; None where the logs go on for long after it."""
     chain = last_chain((r for r in records if r.line.at is not None and r.of_gpus), wait_s)
     moments = [r.line.at for r in chain if r.line.at is not None]
-    end = _end_of_logs(case)
-    if not moments or (end is not None and end - moments[-1] > NEAR_THE_END):
+    end, counted = _end_of_logs(case), before_the_end(case)
+    # an end without a zone is none to hold an instant against
+    before_s = [counted.get((r.line.evidence_id, r.line.record), 0.0) for r in chain]
+    if not moments or (end is not None and end - moments[-1] > NEAR_THE_END) or max(before_s) < -NEAR_THE_END.total_seconds():
         return None
     return moments[0], moments[-1]
 
 
 def _end_of_logs(case: Tables) -> datetime | None:
     """The last instant of any kernel log, by its stamps or by its seconds since a boot that is dated elsewhere."""
-    clock, rows = case.derive(clocks), case.table("host_logs").select("evidence_id", "host", "last_at", uptime_s="last_uptime_s").collect()
+    clock, columns = case.derive(clocks), ("evidence_id", "host", "last_at", "last_at_local")
+    rows = case.table("host_logs").select(*columns, uptime_s="last_uptime_s").collect()
     return max((at for row in rows.iter_rows(named=True) if (at := clock.at(row, moment="last_at")) is not None), default=None)
 
 
