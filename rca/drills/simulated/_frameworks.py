@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from rca.drills.simulated._frames_pipelined import DEEPSPEED, MEGATRON_LM
 from rca.drills.simulated._frames_sharded import PLAIN_FSDP, TORCHTITAN
+from rca.drills.simulated._frames_staged import DEEPSPEED_STAGED
 from rca.drills.simulated._framework import Frame, Frames, Framework
 
-__all__ = ["FRAMEWORKS", "Frame", "Frames", "Framework", "collective", "recorder_stacks", "stand"]
+__all__ = ["FRAMEWORKS", "Frame", "Frames", "Framework", "collective", "in_stages", "recorder_stacks", "stand"]
 
 _C10D: Final = "torch/distributed/distributed_c10d.py"
 _LOGGER: Final[Frame] = ("wrapper", "torch/distributed/c10d_logger.py", 83)
@@ -33,6 +34,11 @@ _PUBLIC: Final = {
 }
 
 FRAMEWORKS: Final[Mapping[str, Framework]] = {f.name: f for f in (MEGATRON_LM, DEEPSPEED, TORCHTITAN, PLAIN_FSDP)}
+
+
+def in_stages(framework: Framework) -> Framework:
+    """How it trains where the model is cut into pipeline stages: stacks that are sampled and those of the recorder are of one program."""
+    return DEEPSPEED_STAGED if framework is DEEPSPEED else framework
 
 
 def collective(framework: Framework, axis: str, op: str, *, is_backward: bool = False, blocks: bool = True) -> Frames:

@@ -15,7 +15,7 @@ from rca.causes import CAUSES
 from rca.drills._synthetic import Dump, Recorder
 from rca.drills._synthetic_job import Fault, Job
 from rca.drills._synthetic_world import World
-from rca.drills.simulated._frameworks import FRAMEWORKS, Framework, recorder_stacks
+from rca.drills.simulated._frameworks import FRAMEWORKS, Framework, in_stages, recorder_stacks
 from rca.drills.simulated._play import Played, played
 from rca.drills.simulated._stacks import StackEvidence
 
@@ -214,7 +214,7 @@ def _style(rng: random.Random, world: World) -> Style:
     frameworks = ["megatron", "megatron", "torchtitan", "deepspeed", "fsdp"] if world.tp * world.pp > 1 else list(FRAMEWORKS)
     prefix = rng.choice(("{stamp} [rank{rank}] {level} ", "[rank{rank}]: ", "{rank}: ", "[{stamp}][{level}][rank {rank}] "))
     return Style(
-        framework=FRAMEWORKS[rng.choice(frameworks)],
+        framework=in_stages(FRAMEWORKS[rng.choice(frameworks)]) if world.pp > 1 else FRAMEWORKS[rng.choice(frameworks)],
         backend="nccl" if world.world_size > 64 or rng.random() < 0.75 else "gloo",
         launcher=rng.choice(("torchrun", "slurm")),
         python=rng.choice(("3.10", "3.11", "3.12")),
