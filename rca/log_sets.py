@@ -112,6 +112,8 @@ def _why(own: _Set, others: _Set, span: Sequence[datetime | None], *, is_file: b
     gap = _later(others.first, own.last) if own.last is not None and others.first is not None else None
     if 0 < own.job < others.job and (gap > timedelta() if gap is not None else is_twin or is_file):
         return f"it is of Slurm job {own.job}, others are of the later job {others.job}"
+    if 0 < others.job < own.job:
+        return None  # whatever zones their stamps are of
     if is_twin and not is_file and others.has_start and gap is not None and gap > APART:
         return "it had ended before the others begin, with a start of workers"
     if own.started & others.started and not is_file and gap is None and not others.has_end:

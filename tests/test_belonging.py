@@ -391,6 +391,12 @@ def test_logs_that_end_before_later_ones_of_their_name_begin_are_of_an_earlier_l
         ),  # Slurm's numbers, either way
         (("before/slurm-9.out", [], None, "cancelled"), ("logs/job.log", [], None, "StepId=7.0"), None, None),
         (
+            ("logs/slurm-9.out", [1, 2, 3], 1.0, "raised"),
+            ("b/slurm-7.out", [40, 41, 42], 3.0, "cancelled"),
+            None,
+            None,
+        ),  # against stamps too
+        (
             ("before/rank_0.log", [1, 2, 3], 1.0, "raised"),
             ("logs/rank_9.log", [], None, ""),
             3,
