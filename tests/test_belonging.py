@@ -394,8 +394,8 @@ def test_logs_that_end_before_later_ones_of_their_name_begin_are_of_an_earlier_l
             ("logs/slurm-9.out", [1, 2, 3], 1.0, "raised"),
             ("b/slurm-7.out", [40, 41, 42], 3.0, "cancelled"),
             None,
-            None,
-        ),  # against stamps too
+            False,
+        ),  # no earlier job, whatever its stamps say
         (
             ("before/rank_0.log", [1, 2, 3], 1.0, "raised"),
             ("logs/rank_9.log", [], None, ""),
