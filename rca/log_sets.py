@@ -7,7 +7,6 @@ compared as they are where both sets have a log of one name or of one rank, else
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Final, TypeVar
 
 import polars as pl
 
+from rca import log_jobs
 from rca.local_time import MAX_ZONE_S
 from rca.log_launches import APART, HALF_YEAR, YEAR, LogFile
 from rca.types import Tables
@@ -33,8 +33,6 @@ ENDS: Final = (  # lines that say how a process, or the job, ended
     *("cuda_oom", "cuda_ecc"),
     *("cuda_illegal_access", "cuda_launch_failure", "cuda_unknown_error", "host_out_of_memory", "heap_corruption", "gpu_handle_lost"),
 )
-JOB_FILE: Final = re.compile(r"(?:^|/)slurm-(\d{1,10})\.\w+$")  # sbatch's own name of the output
-JOB_SAID: Final = re.compile(r"\b(?:STEP |JOB |StepId=|JobId=)(\d{1,10})\b")
 GOES_ON: Final = 3  # steps one after the other; other ranks finish at most the one or two that were under way when a rank ends
 
 
@@ -51,7 +49,9 @@ class _Set:
     pace: timedelta = timedelta()  # time from one printed to the next, at most
     has_end: bool = False
     has_start: bool = False
-    job: int = 0  # highest number of a Slurm job that a line names, else the file's name (slurm-%j.out)
+    job: int = 0  # number of its Slurm job, 0: not told
+    is_launch: bool = False  # tells of a launch of the training: steps, a start of workers, ranks
+    programs: set[str] = field(default_factory=set)  # scripts in which its tracebacks begin
     ranks: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     started: set[int] = field(default_factory=set)  # ranks of which a start is told
@@ -65,6 +65,7 @@ class _Set:
         self.num_steps = max(self.num_steps, other.num_steps)
         self.every, self.pace = max(self.every, other.every), max(self.pace, other.pace)
         self.has_end, self.job = self.has_end or other.has_end, max(self.job, other.job)
+        self.is_launch, self.programs = self.is_launch or other.is_launch, self.programs | other.programs
         self.ranks |= other.ranks
         self.names |= other.names
         self.started |= other.started
@@ -78,8 +79,11 @@ def ended_before(
     kept: Set[str],
     span: Sequence[datetime | None],
 ) -> dict[str, str]:
-    """evidence_id -> why, of logs of earlier launches among `files`. `names` as `rca.log_launches.names_of` gives them, `kept`: logs known to be of
-    the job, `span`: first and last instant that dumps and timings tell, None where there are none."""
+    """evidence_id -> why, of logs of earlier launches among `files`, and of other jobs beside a running one.
+
+    `names` as `rca.log_launches.names_of` gives them, `kept`: logs known to be of the job, `span`: first and last instant that dumps and timings
+    tell, None where there are none.
+    """
     told = _told(case, files, names)
     if not any(one.has_end for one in told.values()):
         return {}
@@ -103,7 +107,25 @@ def ended_before(
                 older |= dict.fromkeys(inside, f"an earlier launch: {why}")
                 found = True
                 break
-    return older
+    return older | _beside({id_: one for id_, one in told.items() if id_ not in older}, kept)
+
+
+def _beside(told: Mapping[str, _Set], kept: Set[str]) -> dict[str, str]:
+    """Logs of other Slurm jobs that tell of no launch, and that ended while the steps of this one went on: an evaluation, a preparation.
+
+    Where the job's own logs tell of an end, or the other log begins behind its last step, that may be a next launch of which nothing was printed.
+    """
+    steps = {id_: one for id_, one in told.items() if one.num_steps >= GOES_ON}
+    if not steps or any(one.job == 0 or one.has_end for one in told.values() if one.is_launch):
+        return {}
+    jobs, last = {one.job for one in steps.values()}, max((one.last for one in steps.values() if one.last is not None), default=None)
+    scripts = set().union(*(one.programs for one in told.values() if one.is_launch))
+    return {
+        id_: f"another job: it is of Slurm job {one.job} and tells of no step, rank or start, others print steps of job {max(jobs)}"
+        for id_, one in told.items()
+        if one.has_end and one.job and one.job not in jobs and not one.is_launch and id_ not in kept and not one.programs & scripts
+        and (one.last is None or last is None or _later(last, one.last) > timedelta())
+    }  # fmt: skip
 
 
 def _why(own: _Set, others: _Set, span: Sequence[datetime | None], *, is_file: bool) -> str | None:
@@ -160,6 +182,10 @@ class _Rest:
         self._starts = {id_ for id_, one in told.items() if one.has_start}
         self._ends = {id_ for id_, one in told.items() if one.has_end}
         self._jobs = sorted(((one.job, id_) for id_, one in told.items()), reverse=True)
+        # Of a launch without number any numbered log may be: then numbers alone judge.
+        is_told = all(one.job for one in told.values() if one.is_launch)
+        self._launches = [(job, id_) for job, id_ in self._jobs if told[id_].is_launch] if is_told else self._jobs
+        self._scripts = {id_: one for id_, one in told.items() if one.programs}
         self._lows = sorted((one.steps[0], id_) for id_, one in told.items() if one.steps is not None)
         self._highs = sorted(((one.steps[1], id_) for id_, one in told.items() if one.steps is not None), reverse=True)
         self._nums = sorted(((one.num_steps, id_) for id_, one in told.items()), reverse=True)
@@ -173,7 +199,7 @@ class _Rest:
 
     def but(self, inside: frozenset[str]) -> _Set:
         """What the others tell; of ranks and names only those that the logs inside have too."""
-        found = _Set(first=_first(self._firsts, inside), begin=_first(self._begins, inside), job=_first(self._jobs, inside) or 0)
+        found = _Set(first=_first(self._firsts, inside), begin=_first(self._begins, inside), job=self._job(inside))
         found.num_steps = _first(self._nums, inside) or 0
         found.has_start, found.has_end = bool(self._starts - inside), bool(self._ends - inside)
         low, high = _first(self._lows, inside), _first(self._highs, inside)
@@ -184,6 +210,14 @@ class _Rest:
             found.names |= {name for name in self._told[id_].names if self._with[name] - inside}
         found.started = {rank for id_ in self._starts - inside for rank in self._told[id_].started}
         return found
+
+    def _job(self, inside: frozenset[str]) -> int:
+        """The latest job of the others; beside a launch only of what tells of a launch too, or of the same program."""
+        if not any(self._told[id_].is_launch for id_ in inside):
+            return _first(self._jobs, inside) or 0
+        scripts = set().union(*(self._told[id_].programs for id_ in inside))
+        same = [one.job for id_, one in self._scripts.items() if id_ not in inside and one.programs & scripts]
+        return max([_first(self._launches, inside) or 0, *same])
 
 
 def _first(ordered: Sequence[tuple[T, str]], inside: frozenset[str]) -> T | None:
@@ -217,7 +251,9 @@ def _told(case: Tables, files: Mapping[str, LogFile], names: Mapping[str, tuple[
             told[id_].has_start = True
             told[id_].ranks |= {rank} if rank is not None else set()
             told[id_].started |= {rank} if rank is not None else set()
-    _jobs(case, told)
+    for id_, job in log_jobs.numbers(case, told).items():
+        told[id_].job = job
+    scripts, named = log_jobs.programs(case), log_jobs.with_ranks(case)
     rows = case.table("progress").select(
         "evidence_id", "rank", "step", pl.col("ended_at_local").alias("local"), pl.col("ended_at").alias("at")
     )
@@ -242,6 +278,9 @@ def _told(case: Tables, files: Mapping[str, LogFile], names: Mapping[str, tuple[
         if moments:
             one.begin = moments[0]
             one.pace = max((b - a for a, b in pairwise(moments)), default=timedelta())
+    for id_, one in told.items():
+        one.is_launch = one.steps is not None or one.has_start or id_ in named or bool(one.ranks)
+        one.programs = scripts.get(id_, set())
     return told
 
 
@@ -262,20 +301,6 @@ def _by_learning_rate(case: Tables) -> list[tuple[str, int | None, int]]:
     way = usual if steps[0] > 0 else -usual
     places = ((rows["learning_rate"] - rows["learning_rate"].min()) / way).round().cast(pl.Int64)
     return list(zip(rows["evidence_id"], rows["rank"], places, strict=True))
-
-
-def _jobs(case: Tables, told: Mapping[str, _Set]) -> None:
-    """Set the job's number of every log."""
-    for id_, path in case.table("readings").select("evidence_id", "path").unique().collect().iter_rows():
-        if id_ in told and (found := JOB_FILE.search(path)):
-            told[id_].job = int(found[1])
-    said: dict[str, int] = {}
-    lines = case.table("log_events").filter(pl.col("signature").str.starts_with("slurm_")).select("evidence_id", "message")
-    for id_, message in lines.unique().collect().iter_rows():
-        if id_ in told and (found := JOB_SAID.search(message or "")):
-            said[id_] = max(said.get(id_, 0), int(found[1]))
-    for id_, job in said.items():
-        told[id_].job = job
 
 
 def yearless(text: str) -> datetime | None:

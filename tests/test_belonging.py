@@ -428,6 +428,38 @@ def test_logs_that_ended_before_others_tell_of_steps_are_of_an_earlier_launch(
     assert set(foreign_evidence(case, ())) == {True: {old[0]}, False: set(), None: {new[0]}}[is_older]
 
 
+@pytest.mark.parametrize(
+    ("ended", "other", "out"),
+    [
+        # of job 77, which printed steps: the frames of its exception (None: it tells no end); of job 78: what it tells
+        (["<module> (/opt/train.py:5)"], {"frames": ["<module> (/opt/eval.py:3)"]}, []),  # an evaluation: no later launch
+        (["<module> (/opt/train.py:5)"], {"frames": ["f (/opt/a.py:1)", "<module> (/opt/train.py:9)"]}, ["77"]),  # the same program again
+        (["<module> (/opt/train.py:5)"], {"frames": ["<module> (/opt/eval.py:3)"], "rank": 3}, ["77"]),  # it has ranks
+        (["<module> (/usr/bin/torchrun:5)"], {"frames": ["<module> (/usr/bin/torchrun:5)"]}, []),  # which starts any program
+        (["<module> (/opt/train.py:5)"], {"signature": "slurm_task_exit", "message": "srun: error: a: tasks 0-15: Exited"}, ["77"]),
+        (["<module> (/opt/train.py:5)"], {"signature": "slurm_task_exit", "message": "srun: error: a: task 0: Exited"}, []),
+        (None, {"frames": ["<module> (/opt/eval.py:3)"]}, ["78"]),  # this one goes on
+        (None, {"frames": ["<module> (/opt/eval.py:3)"], "rank": 3}, []),
+        (None, {"frames": ["<module> (/opt/eval.py:3)"], "logged_at_local": "2026-03-01T01:01:30"}, ["78"]),
+        (None, {"frames": ["<module> (/opt/eval.py:3)"], "logged_at_local": "2026-03-01T01:09:30"}, []),  # behind the last step: who knows
+    ],
+)
+def test_a_later_job_that_tells_of_no_training_is_no_later_launch(ended: list[str] | None, other: dict[str, Any], out: list[str]) -> None:
+    own, beside = "slurm-77.out", "slurm-78.out"
+    stamps = [f"2026-03-01T01:{n:02d}:00" for n in range(4)]
+    events = [{"evidence_id": own, "record": "L1", "signature": "train_progress", "logged_at_local": at} for at in stamps]
+    if ended is not None:
+        events.append({"evidence_id": own, "record": "L99", "rank": 5, "signature": "python_traceback", "frames": ended})
+    events.append({"evidence_id": beside, "record": "L9", "signature": "python_traceback"} | other)
+    tables = {
+        "log_events": events,
+        "progress": [{"evidence_id": own, "record": f"L{n}", "step": 40 + n, "ended_at_local": at} for n, at in enumerate(stamps)],
+        "readings": [{"evidence_id": path, "path": path} for path in (own, beside)],
+    }
+    case = MemoryCase({name: TABLES[name].rows(rows) for name, rows in tables.items()})
+    assert [id_[6:8] for id_ in foreign_evidence(case, ())] == out
+
+
 def test_a_log_above_the_folder_of_an_earlier_launch_stays() -> None:
     events = [
         {"evidence_id": path, "record": "L1", "signature": "slurm_cancelled", "message": says}
