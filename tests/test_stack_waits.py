@@ -41,6 +41,8 @@ READS, SPINS = At(DATASET), At(DATASET, active=True, gil=True)
 PACKS = tuple(
     At(((name, "/srv/job/packing.py", line), *ROOT_FRAMES), active=True) for name, line in (("plan", 9), ("fits", 31), ("plan", 12))
 )
+PIPE = At((("get", "/usr/lib/python3.11/multiprocessing/queues.py", 103), ("recv_from_peers", "/srv/job/sync.py", 5), *ROOT_FRAMES))
+DEEPER = At((("is_completed", "/srv/job/work.py", 4), *WORK_WAIT.frames), active=True, gil=True)
 ENCODES = At((("encode_batch", "/srv/job/tokens.py", 77), *ROOT_FRAMES), active=True, gil=True)
 NATIVE_FRAMES = {  # the C frames above a Python stack, as py-spy --native prints them
     BACKWARD: ("pthread_cond_wait (libc.so.6)", "c10d::Reducer::finalize_backward (libtorch_cpu.so)"),
@@ -131,6 +133,8 @@ def test_who_stands_apart_from_waits_without_a_name_is_named(peers: At, bad: At,
         pytest.param([LOCK.running()] * 3, None, id="spins elsewhere"),
         pytest.param([QUEUE] * 3, 1, id="waits for a queue"),
         pytest.param([QUEUE, QUEUE, LOCK], None, id="waited for a queue"),
+        pytest.param([PIPE] * 3, None, id="waits for a message"),
+        pytest.param([DEEPER] * 3, None, id="holds the lock inside the wait of all others"),
         pytest.param([ENCODES, LOCK, LOCK], None, id="held it once"),
         pytest.param([ENCODES] * 2, None, id="two samples"),
     ],
@@ -140,6 +144,28 @@ def test_against_ranks_that_spin_only_one_that_works_is_named(samples: Sequence[
     verdict = _verdict(_captured(tmp_path, {**peers, 1: samples}))
     assert verdict["first_failing"]["ranks"] == ([] if rank is None else [rank])
     assert verdict["cause"] == ("unknown" if rank is None else "code_hang")
+
+
+def _at_work(name: str, file: str, rank: int) -> dict[int, Sequence[At]]:
+    """One rank that moves from line to line, with the interpreter lock, while all others wait in a call."""
+    lines = [At(((name, file, line), *ROOT_FRAMES), active=True, gil=True) for line in (60, 64, 71)]
+    return {**{r: [BARRIER] * 3 for r in range(4)}, rank: lines}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        (_at_work("_plan_buckets", "/srv/job/packing.py", 1), [1]),
+        (_at_work("_plan_buckets", "/srv/job/packing.py", 0), []),  # the first rank writes logs and builds indexes for all
+        (_at_work("evaluate", "/srv/job/loop.py", 1), []),
+        (_at_work("_build_sample_idx", "/srv/job/gpt_dataset.py", 1), []),
+        (_at_work("compile_fx", SITE + "torch/_inductor/compile_fx.py", 1), []),
+        (_at_work("_save", SITE + "torch/serialization.py", 1), []),
+        ({**_at_work("_plan_buckets", "/srv/job/packing.py", 1), 2: _at_work("_fits", "/srv/job/packing.py", 2)[2]}, []),
+    ],
+)
+def test_who_gets_on_with_long_work_is_not_named(ranks: dict[int, Sequence[At]], named: list[int], tmp_path: Path) -> None:
+    assert _verdict(_captured(tmp_path, ranks))["first_failing"]["ranks"] == named
 
 
 def test_a_wait_that_a_call_names_is_the_firmer_ground(tmp_path: Path) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rca.analyses._stack_views import BACKWARD, UNTOLD, Loop, Motion, View, in_loop, main_motion, main_views, seen, steps_meanwhile
 from rca.types import Cite, Tables
 
-__all__ = ["SCENE_USES", "Scene", "hidden_wait", "scene", "stays"]
+__all__ = ["SCENE_USES", "Scene", "ends_by_itself", "hidden_wait", "moves", "scene", "stays"]
 
 SCENE_USES = ("stack_frames", "collectives", "steps", "progress", "dump_index")  # tables that it asks for beside stacks
 TELLING = ("suspend_failed", "process_gone")  # failures of a dump that say something of the process
 _OWN = ("train_step", "eval", "inference", "unknown")  # activities in which a place that names no wait may be one for other ranks
+
+
+_LONG_WORK = re.compile(
+    r"torch/_(?:inductor|dynamo|functorch)\b|\btriton/|:_?build\w*(?:index|idx|dataset)|:_?(?:evaluate|validate|validation|run_eval|compile|warm_?up)\w*$"
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,17 @@ def stays(views: Sequence[View], view: View) -> bool:
     return all(
         v.stack_id == view.stack_id or (v.activity == view.activity and v.activity in ("dataloader", "checkpoint")) for v in seen(views)
     )
+
+
+def moves(views: Sequence[View]) -> bool:
+    """Whether its samples show it at more than one line."""
+    return len({(v.stack_id, v.lines) for v in seen(views)}) > 1
+
+
+def ends_by_itself(views: Sequence[View], view: View) -> bool:
+    """Whether it gets on with work that is long in sound jobs: the first rank's own (logs, indexes), an evaluation, a save, a compiler's."""
+    known = view.rank == 0 or view.activity in ("eval", "checkpoint") or any(map(_LONG_WORK.search, view.frames))
+    return known and moves(views)
 
 
 def hidden_wait(view: View) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ MOST, NEARLY_ALL = 0.5, 0.75  # more than, or at least, this share in one place:
 MIN_SEEN: Final = 3
 PAIR: Final = 2  # ranks of the smallest job in which one can wait for another
 MIN_SAMPLES: Final = 3  # that tell what goes on for longer: twice is an ordinary moment
+INNER: Final = 4  # innermost frames that say what is waited for
+# Calls that wait for a message of somebody, who may be another rank.
+_MESSAGES: Final = re.compile(
+    r"(?:ray|zmq|mpi4py|multiprocessing/(?:queues|connection|managers)|grpc|redis)\b|(?:socket|ssl|selectors|asyncio\S*):"
+)
 FROZEN_S: Final = 10.0  # from the first sample to the last: what a step in progress does not take in one place
 
 
@@ -29,6 +35,7 @@ class Waits:
     ranks: tuple[int, ...]
     kind: str  # "call" they are inside of, "backward", "device", a "place" of their own code, or "spin" there
     stack_id: str | None = None  # of that place
+    leaf: str | None = None  # its innermost frame
     is_pair: bool = False  # one of two ranks waits: which is the rule and which the exception their number does not tell
 
     @property
@@ -38,9 +45,13 @@ class Waits:
 
     def may_hold(self, view: View, *, works: bool) -> bool:
         """Whether another rank may be in a wait of the same sort, only elsewhere or not all the time. `works`: it is seen to run code."""
+        if self.kind in ("place", "spin") and self.leaf in view.frames:
+            return True  # in the same wait, called from elsewhere, or a frame deeper
         if self.kind == "place":
             return view.stack_id == self.stack_id
-        if self.kind == "spin":  # who waits for a lock, a queue or a file does not spin for others
+        if self.kind == "spin":  # who waits for a lock, a queue of its own threads or a file does not spin for others
+            if any(map(_MESSAGES.match, view.frames[:INNER])):
+                return True
             return not works and (view.wait_kind in (UNTOLD, "cuda_sync") or view.wait_kind in WAITS_FOR_OTHERS)
         return self.kind in ("backward", "device") and hidden_wait(view) in ("backward", "device")
 
@@ -58,12 +69,17 @@ def waits_of(views: Mapping[int, Sequence[View]], last: Mapping[int, View], coun
     together = len(ranks) + len(inside)  # who waits inside a call is no exception to those whose wait has no name
     needed = together >= NEARLY_ALL * count if kind == "place" else together > MOST * count
     if len(ranks) >= MIN_SEEN - 1 and needed:
-        return Waits((*ranks, *inside), kind, stack_id)
+        return Waits((*ranks, *inside), kind, stack_id, _leaf(last[ranks[0]]))
     spinning = Counter(views[rank][0].stack_id for rank, view in last.items() if _spins(views[rank]) and hidden_wait(view))
     stack_id, most = spinning.most_common(1)[0] if spinning else (None, 0)
     if most + len(inside) >= max(NEARLY_ALL * count, MIN_SEEN - 1):
-        return Waits((*(rank for rank in last if _spins(views[rank]) and views[rank][0].stack_id == stack_id), *inside), "spin", stack_id)
+        there = [rank for rank in last if _spins(views[rank]) and views[rank][0].stack_id == stack_id]
+        return Waits((*there, *inside), "spin", stack_id, _leaf(last[there[0]]))
     raise NotEnoughEvidence(f"only {len(inside)} of {count} ranks wait for others: their stacks show no common hang")
+
+
+def _leaf(view: View) -> str | None:
+    return view.frames[0] if view.frames else None
 
 
 def _spins(views: Sequence[View]) -> bool:

@@ -35,7 +35,7 @@ from rca.analyses._group_cover import Cover, cover, numbers_of, parts
 from rca.analyses._group_peers import ACTS, COLLECTIVE, HIDDEN, P2P, Apart, apart, copies, label, typical
 from rca.analyses._group_savers import lone_saver
 from rca.analyses._layout import hosts, stages, unseen
-from rca.analyses._stack_scene import Scene, hidden_wait, scene, stays
+from rca.analyses._stack_scene import Scene, ends_by_itself, hidden_wait, scene, stays
 from rca.analyses._stack_views import View, cite_view, in_loop, seen, stands_still
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
@@ -272,7 +272,7 @@ def _stays(job: _Job, rank: int) -> bool:
     if rank in job.shown.failed:
         return True
     known = view.activity in ("dataloader", "checkpoint") or view.wait_kind == "io"
-    return stays(job.shown.views[rank], view) and (known or in_loop(view, job.shown.loop))
+    return not ends_by_itself(job.shown.views[rank], view) and stays(job.shown.views[rank], view) and (known or in_loop(view, job.shown.loop))
 
 
 def _end_of_chain(job: _Job) -> list[int]:

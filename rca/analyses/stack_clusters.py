@@ -14,6 +14,8 @@
    or moves and holds it now and then. Whoever waits for others has let go of it.
 4. In a job that runs, ranks that come back to their wait for others between the samples wait again and again. If all but one do, in every
    sample, and that one is in a place of its own in every sample, it is the slow one. Of two ranks too.
+   Nobody is accused who is seen to get on with work that is long in sound jobs: an evaluation, a save, a compiler, the first rank's logs and
+   indexes; nor several that move.
 5. A failed dump is evidence too: a process that cannot be suspended sits in the kernel, one that is gone has died.
 6. Nothing else when the job moves, when too few ranks were seen, or when so many stand apart that the waiting ones are not the rule. In a
    job of two, the one that waits in a call or its backward pass is the rule for the other.
@@ -29,7 +31,7 @@ from typing import Final
 import polars as pl
 
 from rca.analyses._stack_patterns import patterns
-from rca.analyses._stack_scene import Scene, scene, stays
+from rca.analyses._stack_scene import Scene, ends_by_itself, moves, scene, stays
 from rca.analyses._stack_views import BACKWARD, UNTOLD, View, awaits, cite_view, in_loop, seen
 from rca.analyses._stack_waits import MIN_SAMPLES, MIN_SEEN, PAIR, Waits, waits_of, waits_of_pair, works
 from rca.analyses._waits import build_waits
@@ -59,6 +61,7 @@ SIGNS = {
     "process_gone": Sign("stack", ("process_killed", "user_exception", "host_out_of_memory")),
 }
 
+OWN_CODE: Final = frozenset({"in_user_code", "apart_from_peers"})
 MAY_WAIT: Final = frozenset({"in_backward", "in_device_sync"})  # places in which the work of others is awaited too
 MAX_OUTLIER_SHARE = 0.25
 MAX_CITES = 6
@@ -80,17 +83,24 @@ def analyse(case: Tables) -> Sequence[Finding]:
     waiting = frozenset(waits.ranks)
     for rank, view in last.items():
         is_busy = works(views[rank], shown.loop)
-        if rank not in waiting and not waits.may_hold(view, works=is_busy) and (is_busy or stays(views[rank], view)):
+        if rank in waiting or ends_by_itself(views[rank], view):
+            continue
+        if not waits.may_hold(view, works=is_busy) and (is_busy or stays(views[rank], view)):
             sign = _sign(views[rank], view, waits)
             if sign in MAY_WAIT and case.derive(build_waits).ways_out(rank):
                 continue
-            if sign not in ("in_user_code", "apart_from_peers") or in_loop(
-                view, shown.loop
-            ):  # outside the loop it has ended or failed: an after-effect
+            if sign in OWN_CODE and moves(views[rank]) and not is_busy and all(v.owns_gil is False for v in seen(views[rank])):
+                continue  # it gets on with what its device or a library does: slow, or in the midst of it
+            if sign not in OWN_CODE or in_loop(view, shown.loop):  # outside the loop it has ended or failed: an after-effect
                 outliers[sign].append(view)
     for view in failed.values():
         outliers["cannot_be_suspended" if view.dump_status == "suspend_failed" else "process_gone"].append(view)
-    count = sum(map(len, outliers.values()))
+    count, moving = (
+        sum(map(len, outliers.values())),
+        [rank for rank in last if rank not in waiting and works(views[rank], shown.loop) and moves(views[rank])],
+    )
+    if len(moving) > 1:
+        raise NotEnoughEvidence(f"{len(moving)} ranks are seen at work: whether they come to an end, later samples tell")
     if count > (max(1, MAX_OUTLIER_SHARE * (len(last) + len(failed))) if waits.is_told else 1):
         raise NotEnoughEvidence(f"{count} ranks stand apart, too many to be the exception")
     numbers = patterns(last, _stages(case))
