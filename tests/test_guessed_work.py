@@ -138,3 +138,68 @@ def test_those_that_load_for_their_replicas_are_no_exception() -> None:
     outcome = late(0.5, grows=True, ranks=(0, 4))
     assert (outcome.status, signs(outcome)) == ("blind", [])
     assert "late for all" in outcome.why
+
+
+def at_place(place: int, factor: float, *, a_host: int = 8, since: int = 0) -> Any:
+    compute = steady(32)
+    compute[place::a_host, since:] *= factor
+    return compute
+
+
+@pytest.mark.parametrize(("place", "factor", "since"), [(7, 1.2, 0), (7, 1.3, 20), (0, 1.15, 0)])
+def test_the_same_local_rank_of_every_host_accuses_nobody(place: int, factor: float, since: int) -> None:
+    found = asked(job(at_place(place, factor, since=since), stage=0), "slow_rank")
+    assert signs(found) == [("same_place", ())], found.why
+    assert found.findings[0].numbers["candidates"] == list(range(place, 32, 8))
+    assert f"local rank {place} of each of 4 hosts" in found.findings[0].says
+
+
+def test_without_a_layout_a_place_that_became_slower_accuses_nobody() -> None:
+    assert signs(asked(job(at_place(7, 1.5, since=20)), "slow_rank")) == [("same_place", ())]
+
+
+def test_a_place_excuses_no_other_rank_and_not_what_is_beyond_it() -> None:
+    compute = at_place(0, 1.3)
+    compute[13] *= 1.5  # another place
+    compute[16] *= 2.0  # local rank 0 of a host, and slow itself
+    assert signs(asked(job(compute, stage=0), "slow_rank")) == [("same_place", ()), ("slow_compute", (13, 16))]
+
+
+@pytest.mark.parametrize(("slow", "a_host"), [([3, 19], 8), ([7, 14, 23, 31], 8), ([7, 15, 23], 8), ([0, 8, 16, 24], 32), ([5, 21], 1)])
+def test_other_ranks_are_no_place_of_every_host(slow: Any, a_host: int) -> None:
+    """Of two hosts of four, of unlike places, of three of four, all on one host, and one rank a host."""
+    compute = steady(32)
+    compute[slow] *= 1.5
+    ranks = tuple(slow)
+    assert [found for found in signs(asked(job(compute, a_host=a_host, stage=0), "slow_rank")) if found[1]] == [("slow_compute", ranks)]
+
+
+def test_a_place_that_waits_for_data_on_every_host_accuses_nobody() -> None:
+    data = np.full((32, STEPS), 0.02)
+    data[::8] += 1.0
+    outcome = asked(job(steady(32), stage=0, data_s=data, step_s=3.0), "slow_rank")
+    assert signs(outcome) == [("same_place", ())], outcome.why
+    data[5] += 1.5
+    outcome = asked(job(steady(32), stage=0, data_s=data, step_s=3.0), "slow_rank")
+    assert ("slow_data", (5,)) in signs(outcome)
+
+
+def varying(seed: int, factor: float, *, since: int, until: int | None = None) -> Any:
+    """Normal work, 9 % wide, of 120 steps; one rank longer for some of them."""
+    compute = 4.0 * np.exp(np.random.default_rng(seed).normal(0, 0.09, (16, 120)))
+    compute[6, since:until] *= factor
+    return compute
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_that_became_slower_among_varying_work_is_no_draw(seed: int) -> None:
+    case = job(varying(seed, 1.25, since=60))
+    outcome = asked(case)
+    assert (outcome.status, signs(outcome)) == ("blind", [])
+    assert "that of rank 6 rose to 1.2" in outcome.why
+    assert signs(asked(case, "slow_rank")) in ([("slow_compute", (6,))], [])
+
+
+@pytest.mark.parametrize(("factor", "since", "until"), [(1.0, 0, None), (1.25, 50, 75)])
+def test_varying_work_of_which_no_rank_rose_and_stayed_is_drawn(factor: float, since: int, until: int | None) -> None:
+    assert signs(asked(job(varying(4, factor, since=since, until=until)))) == [("uneven_draws", ())]

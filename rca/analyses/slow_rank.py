@@ -9,12 +9,13 @@
    their own host are taken for its victims. All ranks of one host: the host. Many ranks at once: nobody.
 4. The same for the time a rank waits for its next batch, against all others, in units of the usual step (rca/analyses/_late_data.py).
 5. A rank whose times contradict the clock by far (microseconds under a name of milliseconds) is shown and not compared: nobody is accused by it.
-6. A rank that became slower than all others and recovered is told, and not accused (rca/analyses/_change_points.py).
+6. A rank that became slower than all others and recovered is told, and not accused (rca/analyses/_slow_passing.py).
 7. Where the tokens of every batch are told and explain the times, what counts is what a rank takes beyond them; of a rank that always has more
    tokens than its peers, what it takes beyond those (rca/analyses/_workload.py). Work that is uneven itself is another question (uneven_work);
    it leaves open whether a slower rank hides in it.
 8. What makes the steps less than a tenth longer, and was so from the first steps on, proves no sick hardware: a rank may have more to do in its
    place (it logs, it holds the embedding). It is named with what it costs, and with less certainty.
+9. The same local rank of every host has more to do there, or sits badly; it is told, and nobody is accused (rca/analyses/_slow_places.py).
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from rca.analyses._change_points import change_points
 from rca.analyses._lasting import MIN_LENGTH, Rise, medians, over_peers, rises
 from rca.analyses._late_data import late_data
 from rca.analyses._layout import batches, hosts, unseen
+from rca.analyses._slow_passing import for_a_while, passed
+from rca.analyses._slow_places import SamePlace, local_places, parted, same_place
+from rca.analyses._slow_risen import risen
 from rca.analyses._step_times import Times, began, cite_step, times
 from rca.analyses._time_units import PARTS, OddTimes
 from rca.analyses._uneven_work import COSTS, uneven
@@ -53,6 +56,7 @@ SIGNS = {
     "slow_host": Sign("slowness", ("slow_rank", "host_fault", "unknown")),
     "slow_a_little": Sign("slowness", ("slow_rank", "unknown")),
     "slow_data": Sign("slowness", ("data_stall", "storage_stall", "unknown")),
+    "same_place": Sign("mention", ()),
     "was_slow": Sign("mention", ()),
     "was_slow_once": Sign("mention", (), is_note=True),
     "units_disagree": Sign("contradiction", ()),
@@ -67,8 +71,6 @@ MIN_PEERS = 2  # of a stage, or it is open whether one is slow or the other fast
 BASELINE = 8  # first steps of a rank that stand for its usual pace
 BASELINE_ERROR = 4 * 1.25 / math.sqrt(BASELINE)  # noise widths by which the median of so few may be off in one of many ranks
 VICTIM = 0.5  # of the slowness of another rank of its host: whoever has less only shares the host with it
-WHILE = 11  # steps: longer than the changes of pace that verification drops
-FEW = 1 / 8  # of the ranks, that were slow for a while: more are no exception
 MANY = 1 / 3  # of the ranks slow at once is no longer an exception
 MAX_OWN = 4  # ranks whose own figure the sentence holds; of more the least and the most
 
@@ -81,7 +83,11 @@ def analyse(case: Tables) -> Sequence[Finding]:
     rows, odd, compute, stage = of.rows, of.odd, of.compute, of.stage
     data = times(rows, "data_s")
     found: list[Finding] = [_units(odd)] if odd else []
+    at = local_places(case)
     waits, late = late_data(data, rows, batches(case))
+    if waits and isinstance(usual_s := rows["step_s"].median(), float):
+        waits, same = parted(waits, over_peers(data.values) / usual_s, data.ranks, at)
+        found += [same_place(place, data, rows, "data_s") for place in same]
     if waits:
         found.append(_finding("slow_data", waits, data, rows, case))
     if not rows.height and not odd:
@@ -96,7 +102,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
             expected = np.zeros_like(compute.values)
             for row, load in laden.items():
                 expected[row] = load.expected
-        slow, blind = _slow(compute, stage, expected, hosts(case))
+        slow, same, blind = _slow(compute, stage, expected, at)
+        found += [same_place(place, compute, rows, "compute_s") for place in same]
         work_is = case.derive(uneven)
         if slow and work_is is not None and {compute.ranks[rise.row] for rise in slow} <= work_is.replicas.keys():
             slow, blind = [], "a replica is longer on all its stages: its batches, and no rank, as far as this tells (uneven_work)"
@@ -108,8 +115,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
             blind = (
                 blind or f"more tokens than its peers, and longer with them: {ranks_text(more)}; that one is slow as well may hide in it"
             )
-        if passing := _for_a_while(compute, {rise.row for rise in slow}, expected):
-            found.append(_passed(passing, compute, rows, is_open=bool(blind)))
+        if passing := for_a_while(compute, {rise.row for rise in slow}.union(*(place.rows for place in same)), expected, least=SLOWER):
+            found.append(passed(passing, compute, rows, is_open=bool(blind)))
     if all(SIGNS[finding.sign].is_note for finding in found) and (
         blind := blind or late or unseen(case, compute.ranks, also=rows["rank"].unique().to_list())
     ):
@@ -117,10 +124,12 @@ def analyse(case: Tables) -> Sequence[Finding]:
     return found
 
 
-def _slow(compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None, where: Mapping[int, str]) -> tuple[list[Rise], str]:
-    """Ranks whose computation rises, and why one may have been missed ("" = every rank was compared with its peers).
+def _slow(
+    compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None, at: Mapping[int, tuple[str, int]]
+) -> tuple[list[Rise], list[SamePlace], str]:
+    """Ranks whose computation rises, places of every host where it does, and why a rank may have been missed ("" = each has peers).
 
-    `expected`: what their tokens let expect, as logarithms; then what they take beyond it counts.
+    `expected`: what their tokens let expect, as logarithms; then what they take beyond it counts. `at`: rank -> host and place there.
     """
     import numpy as np
 
@@ -136,19 +145,21 @@ def _slow(compute: Times, stage: Mapping[int, Hashable], expected: Matrix | None
     found = [replace(rise, row=peers[rise.row]) for rise in rises(excess[peers], least=SLOWER)]
     if alone:
         change = logs - medians(logs[:, :BASELINE].T)[:, None]
-        change = np.minimum(change, over_peers(change))[alone]
-        found += [replace(rise, row=alone[rise.row]) for rise in rises(change, least=SLOWER, margin=BASELINE_ERROR)]
-    host = [where.get(rank) for rank in compute.ranks]
-    slow = _without_victims(found, host)
-    if not slow and (mild := [replace(rise, row=peers[rise.row]) for rise in _mildly(excess[peers], [host[row] for row in peers])]):
+        excess[alone] = np.minimum(change, over_peers(change))[alone]
+        found += [replace(rise, row=alone[rise.row]) for rise in rises(excess[alone], least=SLOWER, margin=BASELINE_ERROR)]
+        known = {rise.row for rise in found}.union(peers)
+        found += [rise for rise in risen(logs) if rise.row not in known and rise.height >= SLOWER]
+    host = [at[rank][0] if rank in at else None for rank in compute.ranks]
+    slow, same = parted(_without_victims(found, host), excess, compute.ranks, at)
+    if not found and (mild := [replace(rise, row=peers[rise.row]) for rise in _mildly(excess[peers], [host[row] for row in peers])]):
         on = {host[rise.row] for rise in mild}
         if len(mild) <= max(1, MILD_SHARE * len(logs)) or (len(on) == 1 and None not in on):
-            slow = mild
+            slow, same = parted(mild, excess, compute.ranks, at)
     if len(slow) > max(1, MANY * len(logs)):
-        return [], f"{len(slow)} of {len(logs)} ranks are slower than their peers or than before: too many to be the exception"
+        return [], same, f"{len(slow)} of {len(logs)} ranks are slower than their peers or than before: too many to be the exception"
     if alone:
-        return slow, "no rank changed its pace; whether one was slow from the start, only two peers of its pipeline stage can tell"
-    return slow, ""
+        return slow, same, "no rank changed its pace; whether one was slow from the start, only two peers of its pipeline stage can tell"
+    return slow, same, ""
 
 
 def _mildly(excess: Matrix, on: Sequence[str | None]) -> list[Rise]:
@@ -165,46 +176,6 @@ def _mildly(excess: Matrix, on: Sequence[str | None]) -> list[Rise]:
     if not found or not rest or width > QUIET:
         return []
     return found if min(rise.height for rise in found) >= APART * max(rest) else []
-
-
-def _for_a_while(compute: Times, slow: set[int], expected: Matrix | None) -> list[tuple[int, int, int, float]]:
-    """Row, first and last column and how many times as slow, of ranks that became slower than the others and recovered."""
-    import numpy as np
-
-    logs = np.log(compute.values) - (0.0 if expected is None else expected)
-    if logs.shape[1] < 2 * WHILE or len(logs) <= MIN_PEERS:
-        return []
-    excess = over_peers(logs)
-    excess = np.nan_to_num(excess - medians(excess.T)[:, None])
-    total = np.cumsum(np.pad(np.clip(excess, -1.0, 1.0), ((0, 0), (1, 0))), axis=1)
-    high = (total[:, WHILE:] - total[:, :-WHILE]).max(axis=1) / WHILE  # a quick look, so that few are looked at closely
-    rows = [row for row in np.argsort(-high, kind="stable").tolist() if high[row] >= SLOWER / 2 and row not in slow]
-    most = max(1, int(FEW * len(logs)))
-    found = []
-    for row in rows[: 2 * most]:
-        changes = change_points(np.exp(excess[row]))
-        up = next((change for change in changes if change.ratio >= math.exp(SLOWER)), None)
-        if up is None:
-            continue
-        over = [change.index for change in changes if change.index > up.index and change.after <= up.before * math.exp(SLOWER / 2)]
-        if over:
-            found.append((row, up.index, over[0] - 1, math.exp(float(np.median(excess[row, up.index : over[0]])))))
-    return found if len(found) <= most else []
-
-
-def _passed(found: Sequence[tuple[int, int, int, float]], compute: Times, rows: pl.DataFrame, *, is_open: bool) -> Finding:
-    """Told, and nobody is accused: what passed is no reason to replace anybody. A note where nothing else is open."""
-    ranks = [compute.ranks[row] for row, *_ in found]
-    row, first, last, ratio = max(found, key=lambda one: (one[3], -one[0]))
-    rank, steps = compute.ranks[row], compute.steps
-    says = (
-        f"{ranks_text(sorted(ranks))} became slower and recovered: computation of rank {rank} took {ratio:.2f} times as long, against all others, "
-        f"from step {steps[first]} to {steps[last]}"
-    )
-    numbers = {"candidates": sorted(ranks), "step": steps[first], "last_step": steps[last], "ratio": round(ratio, 3)}
-    cites = tuple(cite for at in (first, last) for cite in cite_step(rows, rank, steps[at], "compute_s"))
-    sign = "was_slow" if is_open else "was_slow_once"
-    return Finding("slow_rank", sign, says, scope=f"passed {sorted(ranks)}", numbers=numbers, cites=cites)
 
 
 def _without_victims(found: Sequence[Rise], on: Sequence[str | None]) -> list[Rise]:

@@ -8,6 +8,7 @@
    replica, or with forward and backward alike while it is new in every step. Long sequences cost more than their tokens: attention is quadratic.
    Where a job tells none of these, the shape of the times has to do, and it is a weaker sign: all ranks vary as widely, as far below as above their
    usual time, and anew in every step, which noise does not.
+   A rank whose own time rose at some step and stayed so is no draw: that is left to slow_rank (rca/analyses/_slow_risen.py).
    Or where one replica takes longer on every stage, in all steps: several hosts that became slow at once, and just those, are less likely.
    Or where a rank has more tokens than its peers in all steps, and takes no longer for a token.
 4. Where the two meet, the one that costs more names the cause; the other is told beside. Where something varies from step to step that nothing
@@ -22,10 +23,11 @@ from typing import Final
 
 from rca.analyses._guessed_stages import two_levels
 from rca.analyses._layout import unseen
+from rca.analyses._slow_risen import risen
 from rca.analyses._step_times import cite_step
 from rca.analyses._uneven_work import COSTS, Uneven, uneven
 from rca.analyses._words import ranks_text
-from rca.analyses._workload import WARM_UP, Work, work
+from rca.analyses._workload import WARM_UP, Work, work, workload
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -63,6 +65,10 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if found.laden and found.costs >= COSTS and found.loads >= max(found.stages, found.batches if found.is_batches else 0.0):
         return [_laden(of, found), *(_lesser(finding) for finding in heavy)]
     if found.is_batches:
+        if rose := _rose(of):
+            if heavy:
+                return [_lesser(finding) for finding in heavy]
+            raise NotEnoughEvidence(f"computation differs from step to step, and {rose}: whether it is slow is asked by slow_rank")
         return [_uneven_batches(of, found), *(_lesser(finding) for finding in heavy)]
     is_open = found.costs >= COSTS and found.batches > max(found.stages, 0.0) and bool(found.why)
     if is_open:
@@ -82,12 +88,28 @@ def analyse(case: Tables) -> Sequence[Finding]:
     return heavy
 
 
+def _rose(of: Work) -> str:
+    """Whose own time, beyond what its tokens let expect, rose against all others and stayed; "" = nobody's."""
+    import numpy as np
+
+    expected = workload(of)
+    found = risen(np.log(of.compute.values) - (0.0 if expected is None else expected))
+    if not found:
+        return ""
+    most = max(found, key=lambda rise: rise.height)
+    rank, first = of.compute.ranks[most.row], of.compute.steps[most.first]
+    more = [of.compute.ranks[rise.row] for rise in found if rise is not most]
+    as_well = f" (as did that of {ranks_text(more)})" if more else ""
+    return f"that of rank {rank} rose to {math.exp(most.height):.2f} times, against all others, at step {first} and stayed{as_well}"
+
+
 def _heavy_stage(of: Work, ranks: tuple[int, ...], ratio: float, found: Uneven) -> Finding:
     says = f"the pipeline stage of {ranks_text(ranks)} computes {ratio:.2f} times as long as the other stages in all steps"
-    if of.is_guessed:
+    if of.is_guessed:  # a local rank of every host recurs so as well
         says = (
             f"{ranks_text(ranks)} compute {ratio:.2f} times as long as the others in all steps, and recur at equal distances on several hosts, as "
-            "the ranks of a pipeline stage do: a heavier stage, by their places (no layout is told), or longer batches of a replica"
+            "the ranks of a pipeline stage do: a heavier stage, by their places (no layout is told), longer batches of a replica, or what those "
+            "ranks do besides on their hosts"
         )
     cites = tuple(cite_step(of.rows, ranks[0], of.compute.steps[0], "compute_s"))
     numbers = {
