@@ -576,6 +576,34 @@ class TestFirstException:
         job = Job().log(3, "python_traceback", None, exception="ValueError", text="x").agent("worker_finished", 30, rank=3, pid=103)
         assert job.only("first_exception").sign == "outlived"
 
+    @pytest.mark.parametrize(
+        ("signature", "text", "sign"),
+        [
+            ("slurm_requeued", "slurmstepd: error: *** JOB 7 ON a CANCELLED AT 2026-01-01T12:00:25 DUE TO JOB REQUEUE ***", "raised"),
+            ("slurm_preempted", "slurmstepd: error: *** STEP 7.0 ON a CANCELLED AT 2026-01-01T12:00:25 DUE TO PREEMPTION ***", "raised"),
+            ("slurm_cancelled", "scancel: Signal 10 to batch job 7", "outlived"),  # a signal ends no launch
+            (None, "", "outlived"),
+        ],
+    )
+    @pytest.mark.parametrize("is_dated", [True, False])
+    def test_steps_behind_the_end_of_a_launch_are_of_the_next(self, signature: str | None, text: str, sign: str, *, is_dated: bool) -> None:
+        """One file of two launches: what was raised at the end of the first was outlived by nobody, and the requeue is its effect."""
+        job = Job(steps=0)
+        for step in range(40):
+            at_ = {"ended_at": at(step if step < 20 else step + 300)} if is_dated else {}
+            job.add("progress", "slurm", rank=0, step=step, **at_)
+        raised = {"signature": "python_traceback", "exception": "IndexError", "message": "list index out of range"}
+        rows: Rows = [{"record": "L21", "rank": 5, "logged_at": at(20) if is_dated else None, **raised}]
+        if signature:
+            rows.append({"record": "L22", "signature": signature, "message": text, "logged_at": at(25) if is_dated else None})
+        for row in job.rows["progress"]:
+            number = int(str(row["record"])[1:])
+            row["record"] = f"L{number if number <= 20 else number + 2}"
+        job.rows["log_events"] += [{"evidence_id": "slurm", **row} for row in rows]
+        assert [f.sign for f in job.ask("first_exception").findings] == [sign]
+        if sign == "raised":
+            assert [f.sign for f in job.ask("planned_stop").findings] == ["stop_after_fault"]
+
     def test_a_job_may_go_on_without_the_rank_that_failed(self) -> None:
         job = Job(steps=400).log(3, "python_traceback", 10, exception="ValueError", text="x")
         assert job.only("first_exception").sign == "outlived"

@@ -6,10 +6,13 @@ only outside the error of their clocks, lines of one file by their place.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -36,6 +39,8 @@ LOST: Final = frozenset(
     {"nccl_socket_closed", "nccl_connect_refused", "tcpstore_broken", "nccl_net_completion_error", "nccl_desync_report"}
 )
 ENDS: Final = ("process_signal", "elastic_child_failed", "elastic_root_cause", "slurm_task_exit")
+# slurmstepd's word that it ends the job or step; what one file prints behind it is of the next launch, as after a requeue.
+_LAUNCH_ENDS: Final = re.compile(r"\*\*\* (?:JOB|STEP) .{1,120}\bCANCELLED AT\b")
 MAX_SPEAKERS: Final = 8  # ranks that print the steps of the job, of which any one is enough
 _INSTANTS: Final = (("stacks", "sampled_at"), ("dumps", "last_at"), ("steps", "started_at"), ("progress", "ended_at"))
 
@@ -86,13 +91,17 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
     A step of the job is a step of every rank: none ends without all of them.
     """
     after = case.derive(_after)
-    if line.rank is not None and line.rank in after.ended_well:
+    end = _end_of_launch(logs, after.launch_ends, line)
+    if line.rank is not None and any(end is None or logs.order(x, end) != 1 for x in after.ended_well.get(line.rank, ())):
         return True
     # What a program printed may reach the file at its exit, behind the traceback that ended it: place alone counts while it has not failed.
-    if (line.at is not None or line.rank not in after.ended_badly) and _printed_on(after, line):
+    if (line.at is not None or line.rank not in after.ended_badly) and _printed_on(after, line, end):
         return True
-    of_job = after.of_job if line.rank not in after.ended_badly else ()  # a job may go on without a rank that it lost
-    later = [*of_job, *((at, rank) for at, rank in after.own if rank == line.rank)]
+    of_job, own = after.of_job, after.own
+    if end is not None and end.at is not None and any(at > end.at for at, _ in (*of_job, *own)):
+        of_job, own = _of_job(case, end.at), _own(case, end.at)
+    of_job = of_job if line.rank not in after.ended_badly else ()  # a job may go on without a rank that it lost
+    later = [*of_job, *((at, rank) for at, rank in own if rank == line.rank)]
     if any(logs.clocks.order((at, logs.hosts.get(rank)), (line.at, line.clock)) == 1 for at, rank in later):
         return True
     if line.at is None and _outlived_its_end(case, logs, line):
@@ -101,6 +110,16 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
         return True  # no clock orders it, but the end of a rank that all others wait for leaves neither a job that moves nor silence
     seen_at = after.moved.get(line.rank) if line.rank is not None else None
     return seen_at is not None and logs.clocks.order((seen_at, logs.hosts.get(line.rank or 0)), (line.at, line.clock)) == 1
+
+
+def _end_of_launch(logs: JobLogs, ends: Sequence[Line], line: Line) -> Line | None:
+    """The first line behind this one by which a scheduler ended the launch: by place in its file, else by a clock."""
+    place = bisect_right(ends, (line.evidence_id, line.place), key=lambda end: (end.evidence_id, end.place))
+    if place < len(ends) and ends[place].evidence_id == line.evidence_id:
+        return ends[place]
+    some = (next(own) for _, own in groupby(ends, key=lambda end: end.evidence_id))
+    behind = [end for end in islice(some, MAX_SPEAKERS) if line.at is not None and logs.order(line, end) == -1]
+    return min(behind, key=lambda end: (end.at is None, end.at or 0), default=None)
 
 
 def _outlived_its_end(case: Tables, logs: JobLogs, line: Line) -> bool:
@@ -140,14 +159,14 @@ def last_steps(case: Tables, logs: JobLogs) -> list[tuple[datetime, str | None]]
     return sorted(((at, host) for host, at in last.items()), key=lambda told: told[0])[-MAX_SPEAKERS:]
 
 
-def _printed_on(after: _After, line: Line) -> bool:
-    """By place in the file of the line itself."""
+def _printed_on(after: _After, line: Line, end: Line | None) -> bool:
+    """By place in the file of the line itself, up to the end of the launch."""
     printed = after.printed.get(line.evidence_id)
     if printed is None:
         return False
     places, steps = printed
     at = int(places.searchsorted(line.place[-1]))
-    later = steps[at:]
+    later = steps[at : int(places.searchsorted(end.place[-1])) if end is not None and end.evidence_id == line.evidence_id else None]
     return bool(later.size) and int(later.max() - (steps[:at].max() if at else later.min() - 1)) >= STEPS_ON
 
 
@@ -155,7 +174,7 @@ def _printed_on(after: _After, line: Line) -> bool:
 class _After:
     """What a line must precede for its rank to have gone on."""
 
-    ended_well: frozenset[int | None]
+    ended_well: Mapping[int, Sequence[Line]]
     ended_badly: frozenset[int | None]
     printed: Mapping[str, tuple[Numbers, Numbers]]  # evidence_id -> lines and numbers of the steps that it prints
     own: Sequence[tuple[datetime, int]]  # start of the last step but one that a rank timed, and the rank
@@ -165,6 +184,7 @@ class _After:
     written: Mapping[
         int, Mapping[str, str | None]
     ]  # rank -> each file that holds words or steps of it -> its latest stamp there without zone
+    launch_ends: Sequence[Line]  # by which a scheduler ended the launch, by file and place
     unharmed: frozenset[int]  # ranks that were seen moving and whose recorder answered, in a job that moves and of whose end nobody tells
 
 
@@ -175,14 +195,19 @@ def _after(case: Tables) -> _After:
     first = dict(taken.group_by("rank").agg(pl.col("sampled_at").min()).collect().iter_rows())
     is_told_of = any(line.exit_code or line.signal or line.signature in TIMED_OUT | LOST | {*ENDS} for line in lines)
     dumped = case.table("dump_index").select("rank").drop_nulls().unique().collect()["rank"].to_list() if motion.job_moves else []
+    well: dict[int, list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.rank is not None and (line.signature == "worker_finished" or line.exit_code == 0):
+            well[line.rank].append(line)
     return _After(
-        frozenset(line.rank for line in lines if line.signature == "worker_finished" or line.exit_code == 0),
+        well,
         frozenset(line.rank for line in lines if line.exit_code or line.signal),
         _printed(case),
-        _nth_last(case, "steps", "started_at", STEPS_ON),
-        sorted(_nth_last(case, "progress", "ended_at", STEPS_ON + 1))[-MAX_SPEAKERS:],
+        _own(case),
+        _of_job(case),
         {rank: first[rank] for rank in motion.moved if motion.job_moves and rank in first},
         _written(case) if dumped else {},
+        [line for line in lines if line.signature == "slurm_requeued" or _LAUNCH_ENDS.search(line.text)],
         frozenset() if is_told_of else frozenset(motion.moved) & frozenset(dumped),
     )
 
@@ -200,9 +225,19 @@ def _written(case: Tables) -> dict[int, dict[str, str | None]]:
     return found
 
 
-def _nth_last(case: Tables, table: str, moment: str, number: int) -> list[tuple[datetime, int]]:
-    """The instant of the `number`-th step from the end of each rank, and the rank."""
-    rows = case.table(table).select("rank", "step", at=moment).drop_nulls().group_by("rank", "step").agg(pl.col("at").min())
+def _own(case: Tables, until: datetime | None = None) -> list[tuple[datetime, int]]:
+    return _nth_last(case, "steps", "started_at", STEPS_ON, until)
+
+
+def _of_job(case: Tables, until: datetime | None = None) -> list[tuple[datetime, int]]:
+    return sorted(_nth_last(case, "progress", "ended_at", STEPS_ON + 1, until))[-MAX_SPEAKERS:]
+
+
+def _nth_last(case: Tables, table: str, moment: str, number: int, until: datetime | None) -> list[tuple[datetime, int]]:
+    """The instant of the `number`-th step from the end of each rank, and the rank; of those until an instant."""
+    told = case.table(table).select("rank", "step", at=moment).drop_nulls()
+    told = told if until is None else told.filter(pl.col("at") <= until)
+    rows = told.group_by("rank", "step").agg(pl.col("at").min())
     chosen = rows.sort("at").group_by("rank").agg(pl.col("at").tail(number).first(), pl.len().alias("n")).filter(pl.col("n") >= number)
     return [(at, rank) for rank, at in chosen.select("rank", "at").sort("rank").collect().iter_rows()]
 
