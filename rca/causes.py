@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause", "did_first", "is_full"]
+__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause", "did_first", "is_full", "means"]
 
 LAYERS: Final = ("communication", "hardware", "storage_data", "numeric", "software", "operator", "none", "unknown")
 ATTRIBUTIONS: Final = ("platform", "workload", "planned", "none", "unknown")
@@ -56,7 +56,7 @@ _ALL: Final = (
     Cause("data_stall", "storage_data", "platform", "retry", 0.05, "the data loader delivers no batch"),
     Cause("bad_sample", "storage_data", "workload", "quarantine_data", 0.01, "a sample that cannot be processed"),
     Cause("checkpoint_corrupt", "storage_data", "platform", "rollback", 0.01, "a checkpoint is incomplete or damaged"),
-    Cause("numeric_divergence", "numeric", "workload", "rollback", 0.02, "loss or gradients are no longer finite"),
+    Cause("numeric_divergence", "numeric", "workload", "rollback", 0.02, "loss or gradients are not finite, or jumped and stay high"),
     Cause(
         "silent_data_corruption",
         "numeric",
@@ -99,6 +99,12 @@ _FIRST: Final[Mapping[str, str]] = {  # cause -> what its rank did before all ot
     "silent_data_corruption": "computed wrong first",
     "collective_mismatch": "made another call than its peers",
 }
+_NUMBERS: Final[Mapping[str, str]] = {  # end of a sign's name -> what numeric divergence is where a finding shows just that
+    "not_finite": "loss or gradients are no longer finite",
+    "nonfinite": "loss or gradients are no longer finite",
+    "jumped": "the loss or the gradients jumped and stayed high",
+    "spike": "the loss or the gradients jumped and stayed high",
+}
 _LOST_TOGETHER: Final = "were lost first"
 
 
@@ -108,6 +114,12 @@ _FULL: Final = re.compile(r"(?i)no space left on|disk quota exceeded|\berrno (?:
 def is_full(texts: Iterable[str]) -> bool:
     """Whether storage has no room left, by what was said of it."""
     return any(_FULL.search(text) for text in texts)
+
+
+def means(cause: str, signs: Iterable[str]) -> str:
+    """What a cause means, as far as the signs (names) of the findings show which of its forms it is."""
+    shown = [sign.removesuffix("_local").removesuffix("_global") for sign in signs] if cause == "numeric_divergence" else []
+    return next((words for end, words in _NUMBERS.items() if any(sign.endswith(end) for sign in shown)), CAUSES[cause].means)
 
 
 def did_first(cause: str, count: int, *, has_no_room: bool = False) -> str:

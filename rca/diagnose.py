@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from rca.causes import CAUSES, did_first
+from rca.causes import CAUSES, did_first, means
 from rca.roster import Roster
 from rca.stop_words import stop_words
 from rca.types import Finding, Hypothesis, Outcome, Verdict
@@ -223,11 +223,12 @@ def _proven(cause: str, ranks: Suspects, hosts: Sequence[str], roster: Roster) -
 
 
 def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: Roster, machine: Sequence[str] = ()) -> str:
+    meaning = means(cause, [f.sign for f in findings])
     if ranks:
         shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         hosts = roster.hosts_of(ranks)
         where = f" on {', '.join(hosts)}" if hosts else ""
-        why = f"{cause.replace('_', ' ')}: {CAUSES[cause].means}" if cause != "unknown" else "why is not told by this evidence"
+        why = f"{cause.replace('_', ' ')}: {meaning}" if cause != "unknown" else "why is not told by this evidence"
         return f"rank{'s' if len(ranks) > 1 else ''} {shown}{where} {did_first(cause, len(ranks))}; {why}"
     if cause == "healthy":
         return "no fault in what was looked at: the job was moving"
@@ -235,10 +236,10 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
         ended = stop_words(findings, cause)
         is_sound = not any(f.numbers.get("is_broken") or f.numbers.get("broken_beside") for f in findings)
         what = "nothing failed" if is_sound else "no fault ended it"
-        return f"{cause.replace('_', ' ')}: {ended.says if ended is not None else CAUSES[cause].means}; {what}"
+        return f"{cause.replace('_', ' ')}: {ended.says if ended is not None else meaning}; {what}"
     if cause != "unknown" and machine:
-        return f"{cause.replace('_', ' ')} on {', '.join(machine)}: {CAUSES[cause].means}; which of its ranks it hit is not told"
+        return f"{cause.replace('_', ' ')} on {', '.join(machine)}: {meaning}; which of its ranks it hit is not told"
     if cause != "unknown":
-        return f"{cause.replace('_', ' ')}: {CAUSES[cause].means}; no single rank is to blame as far as this evidence shows"
-    ties = [f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees", "sample_wanted")]
+        return f"{cause.replace('_', ' ')}: {meaning}; no single rank is to blame as far as this evidence shows"
+    ties = [f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees", "sample_wanted", "level_moved")]
     return f"unknown; {ties[0].says}" if ties else "unknown: the evidence accuses no rank and shows no cause"

@@ -11,7 +11,7 @@ from _house import memory_case
 
 from apps.headline import condition, headline
 from apps.text import alternative_lines
-from rca.causes import CAUSES, did_first
+from rca.causes import CAUSES, did_first, means
 from rca.decision.advise import advise
 from rca.decision.job_size import UNKNOWN_SIZE, JobSize
 from rca.judge import Judgement, judge
@@ -141,3 +141,19 @@ def test_stacks_are_cited_without_wrappers_and_repetitions() -> None:
     assert any(text.startswith("torch/distributed/distributed_c10d:all_reduce < train:all_reduce < train:") for text in cites)
     assert any(text.startswith("selectors:select < torch/utils/data/dataloader:") for text in cites)
     assert not any("c10d_logger" in text for text in cites)
+
+
+@pytest.mark.parametrize(
+    ("signs", "said"),
+    [
+        (["passed", "loss_not_finite"], "no longer finite"),
+        (["nonfinite_local"], "no longer finite"),
+        (["loss_jumped"], "jumped and stayed"),
+        (["spike_global"], "jumped and stayed"),
+        (["spike_local", "not_finite"], "no longer finite"),
+        (["always_skipped"], "not finite, or jumped"),
+    ],
+)
+def test_a_numeric_cause_is_told_in_the_form_that_was_seen(signs: list[str], said: str) -> None:
+    assert said in means("numeric_divergence", signs)
+    assert means("code_hang", signs) == CAUSES["code_hang"].means

@@ -384,7 +384,13 @@ class TestLossDivergence:
     @pytest.mark.parametrize(
         ("loss", "norm", "signs"),
         [
-            ([2.7] * 12 + [6.3 - 0.05 * n for n in range(8)], None, ["loss_jumped"]),
+            ([2.7] * 12 + [6.3 * 1.1**n for n in range(8)], None, ["loss_jumped"]),  # it climbs
+            ([2.7] * 12 + [6.3, 9.1, 6.1, 12.0, 7.2, 11.5, 6.4, 12.2], None, ["loss_jumped"]),  # it swings
+            ([2.7] * 12 + [3.0, 4.2] + [7.0 + 0.01 * n for n in range(12)], None, ["loss_jumped"]),  # it got there step by step
+            ([2.7] * 12 + [6.3 - 0.05 * n for n in range(8)], None, ["level_moved"]),  # as calm as before from its first step on
+            ([2.7] * 12 + [6.3] * 40 + [14.0 * 1.1**n for n in range(12)], None, ["loss_jumped"]),  # a level does not hide what follows
+            ([2.7] * 12 + [6.3] * 40 + [None] * 3, None, ["loss_not_finite"]),
+            ([2.7] * 12 + [6.3] * 8 + [None] * 3, None, ["loss_not_finite"]),  # nor one right behind it
             ([2.7] * 12 + [6.3] * 8, 0.6, []),  # gradients of the usual size: other data
             ([2.7] * 12 + [6.3] * 4, None, []),  # too short to tell
             ([2.7] * 12 + [6.3] * 8 + [2.8] * 4, None, []),  # it came back
@@ -396,11 +402,34 @@ class TestLossDivergence:
         assert [sign for sign, _ in accused(ask(self.printed(loss, grad_norm=norm), "loss_divergence"))] == signs
 
     def test_a_jump_is_counted_in_losses_where_the_learning_rate_has_lines_of_its_own(self) -> None:
-        losses = [2.7] * 12 + [6.3] * 8
+        losses = [2.7] * 12 + [6.3 * 1.1**n for n in range(8)]
         steps = [step for step in range(len(losses)) for _ in range(2)]
         rows = {"step": steps, "learning_rate": [3e-4, None] * len(losses), "is_finite": [None, True] * len(losses)}
         found = only(ask(self.printed([value for loss in losses for value in (None, loss)], **rows), "loss_divergence"))
         assert (found.sign, found.numbers["step"]) == ("loss_jumped", 12)
+
+    @pytest.mark.parametrize(
+        ("pause_s", "load", "sign"),
+        [
+            (5, None, "loss_jumped"),  # five times as high, with no word of a resume
+            (5, "L13", "level_moved"),  # a checkpoint is read between the two steps
+            (5, "L9", "loss_jumped"),  # read before steps that kept the old level
+            (400, None, "level_moved"),  # as long as a launch takes
+            (50, None, "loss_jumped"),  # as a save takes
+        ],
+    )
+    def test_a_resume_begins_a_new_level(self, pause_s: int, load: str | None, sign: str) -> None:
+        """The loss alone, and with norms that rose too; behind the resume at line 13, a climb counts all the same."""
+        times = [datetime(2026, 3, 4) + timedelta(seconds=5 * n + (pause_s if n >= 12 else 0)) for n in range(24)]
+        records = [f"L{n + 1 + (n >= 12)}" for n in range(24)]
+        event = {"evidence_id": "0" * 16, "record": load, "signature": "checkpoint_load"}
+        events = {"log_events": TABLES["log_events"].frame({name: [value] for name, value in event.items()})} if load else {}
+        for norms in (None, [0.5] * 12 + [6.0] * 12):
+            for climb, wanted in ((1.0, sign), (1.1, "loss_jumped")):
+                told = {"record": records, "ended_at_local": [f"{at:%Y-%m-%dT%H:%M:%S}" for at in times], "grad_norm": norms or [None] * 24}
+                case = self.printed([2.0] * 12 + [11.0 * climb**n for n in range(12)], **told)
+                frames = {"progress": case.table("progress").collect()} | events
+                assert [found for found, _ in accused(ask(MemoryCase(frames), "loss_divergence"))] == [wanted], (norms, climb)
 
 
 def replicas_case(

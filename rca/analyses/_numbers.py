@@ -16,7 +16,7 @@ from typing import Final
 
 import polars as pl
 
-__all__ = ["DRIFT_LOSS", "DRIFT_NORM", "PERSISTS", "SPIKE", "drift_start", "judged", "judged_where_wild", "newest", "wild"]
+__all__ = ["DRIFT_LOSS", "DRIFT_NORM", "PERSISTS", "SPIKE", "WINDOW", "drift_start", "judged", "judged_where_wild", "newest", "wild"]
 
 SPIKE: Final = 5.0  # times the moving median; ByteRobust's alarm for the loss or the gradient norm
 DRIFT_LOSS, DRIFT_NORM = 1.4, 2.0  # times the moving median; from there Gemini 2.5 replays a step

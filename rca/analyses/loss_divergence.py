@@ -8,7 +8,8 @@
    the record, is a job that learns nothing, and so are 8 in a row, after sound ones, whose loss itself is not finite.
 4. What trainers print is an average over all ranks: it tells the step, and accuses nobody. Where ranks print losses that differ, each prints its
    own: one that is not finite while others still print sound ones names its rank.
-5. What passed or healed is a note: so is a loss of exactly 0 where it was far above.
+5. A loss that only steps to another level, or is another one behind a resume (_loss_level), leaves open why.
+6. What passed or healed is a note: so is a loss of exactly 0 where it was far above.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import polars as pl
 
 from rca.analyses._first_wrong import accused, earliest
 from rca.analyses._layout import hosts
-from rca.analyses._numbers import DRIFT_LOSS, PERSISTS, drift_start, judged, newest
+from rca.analyses._loss_level import Level, level_from
+from rca.analyses._numbers import DRIFT_LOSS, PERSISTS, WINDOW, drift_start, judged, newest
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -32,6 +34,7 @@ SIGNS = {
     "loss_not_finite": Sign("numbers", ("numeric_divergence", "silent_data_corruption", "bad_sample")),
     "own_loss_not_finite": Sign("origin", ("numeric_divergence", "bad_sample", "silent_data_corruption", "unknown")),
     "loss_jumped": Sign("numbers", ("numeric_divergence", "bad_sample", "unknown")),
+    "level_moved": Sign("numbers", ("numeric_divergence", "bad_sample", "unknown")),
     "always_skipped": Sign("numbers", ("numeric_divergence", "unknown")),
     "skipped": Sign("mention", (), is_note=True),
     "passed": Sign("mention", (), is_note=True),
@@ -55,21 +58,35 @@ def analyse(case: Tables) -> Sequence[Finding]:
     at = pl.coalesce(pl.col("step").cast(pl.Float64), "epoch").alias("at")
     told = case.table("progress").with_columns(at).filter(pl.col("at").is_not_null())
     kept = told.filter(~pl.col("is_skipped").fill_null(value=False))
-    columns = ("evidence_id", "record", "rank", "step", "epoch", "at", "loss", "grad_norm", "learning_rate", "is_finite", "ended_at")
+    columns = (
+        "evidence_id",
+        "record",
+        "rank",
+        "step",
+        "epoch",
+        "at",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "is_finite",
+        "ended_at",
+        "ended_at_local",
+    )
     series = pl.format("{} {}", "evidence_id", pl.col("rank").fill_null(-1)).alias("line_of")
     all_states = judged(_with_numbers(kept.select(*columns, series)), series="line_of", by="at", slack=JITTER, epoch="epoch", is_alone=True)
     states = all_states.filter(pl.any_horizontal(pl.col("loss_is", "norm_is").is_not_null())).collect()
     skips = _skips(told.collect())
     if states.height < MIN_STEPS and not skips:
         raise NotEnoughEvidence(f"{states.height} printed steps with a loss or gradient norm")
-    rows = newest(states, series="line_of", by="at")
+    rows = newest(states, series="line_of", by="at").with_row_index("nr")
     wrong = rows.filter(pl.any_horizontal(pl.col("loss_is", "norm_is").is_in(["nonfinite", "spike"])))
-    wrong = wrong.unique("line_of", keep="first", maintain_order=True).sort("at", "line_of")  # steps may count anew in each epoch
+    first = pl.col("at").first().over("line_of")  # steps may count anew in each epoch: in a series the lines tell the order
+    wrong = wrong.sort(first, "line_of", maintain_order=True)
     until = wrong["at"][0] if wrong.height else None
     notes = [note for kind in ("passed", "healed") if (note := _note(kind, rows, until))]
     if wrong.height:
         own = _own_loss(rows, case)
-        found = [own or _finding(wrong.row(0, named=True), rows), *skips, *notes]
+        found = [own or _first(wrong, rows, case), *skips, *notes]
     else:
         found = [*skips, *notes, *_zero(rows)]
     return found
@@ -82,7 +99,26 @@ def _with_numbers(lines: pl.LazyFrame) -> pl.LazyFrame:
     return lines.with_columns(rest).filter(pl.any_horizontal(pl.col("loss", "grad_norm", "is_finite").is_not_null()))
 
 
-def _finding(row: dict[str, Any], rows: pl.DataFrame) -> Finding:
+def _first(wrong: pl.DataFrame, rows: pl.DataFrame, case: Tables) -> Finding:
+    """The earliest trouble that is more than another level of the loss; where there is none the earliest level. `wrong`: rows, first series first."""
+    moved: Finding | None = None
+    while wrong.height:
+        row = wrong.row(0, named=True)
+        finding = _finding(row, rows, case)
+        if finding.sign != "level_moved":
+            return finding
+        moved = moved or finding
+        same = pl.col("line_of") == row["line_of"]
+        behind = rows.filter(same & (pl.col("nr") >= row["nr"]) & pl.col("loss").is_not_null()).head(WINDOW)
+        settled = behind.row(-1, named=True)  # from there on the median is of the new level; other series print the same step
+        is_bad = pl.any_horizontal(pl.col("loss_is", "norm_is") == "nonfinite").fill_null(value=False)
+        later = pl.when(same).then(pl.col("nr") > settled["nr"]).otherwise(pl.col("at") > settled["at"])
+        wrong = wrong.filter(later | (is_bad & pl.when(same).then(pl.col("nr") > row["nr"]).otherwise(pl.col("at") > row["at"])))
+    assert moved is not None  # the first one was a level
+    return moved
+
+
+def _finding(row: dict[str, Any], rows: pl.DataFrame, case: Tables) -> Finding:
     place = _place(row)
     numbers = {name: row[name] for name in ("step", "epoch", "loss", "grad_norm") if row[name] is not None}
     same = rows.filter((pl.col("line_of") == row["line_of"]) & (pl.col("run") == row["run"]))
@@ -91,17 +127,12 @@ def _finding(row: dict[str, Any], rows: pl.DataFrame) -> Finding:
         sign, what = "loss_not_finite", "loss" if row["loss_is"] == "nonfinite" else "gradient norm"
         says = f"from {place} on the printed {what} of the job is not finite"
     else:
-        sign = "loss_jumped"
-        times = [
-            f"{what} to {row[x]:.3g} times" for what, x in (("the loss", "loss_x"), ("the gradient norm", "norm_x")) if row[x] is not None
-        ]
-        says = f"at {place} the printed loss of the job jumps and stays high ({' and '.join(times)} the moving median)"
-        before = same.filter((pl.col("at") < row["at"]) & (pl.col("at") >= row["at"] - NEAR_STEPS))["learning_rate"].drop_nulls().to_list()
-        lowest = min(before, default=0.0)
-        if row["learning_rate"] is not None and row["learning_rate"] > DRIFT_LOSS * lowest > 0:
-            says += f"; the learning rate rose from {lowest:.3g} to {row['learning_rate']:.3g} in the steps before"
-            numbers["learning_rate_before"] = lowest
-    if row["step"] is not None:
+        loads = case.table("log_events").filter((pl.col("evidence_id") == row["evidence_id"]) & (pl.col("signature") == "checkpoint_load"))
+        level = level_from(same, started, loads.select("record").collect())
+        sign = "loss_jumped" if level is None else "level_moved"
+        says, rate_before = _jump(row, same, level)
+        numbers |= {"learning_rate_before": rate_before} if rate_before is not None else {}
+    if row["step"] is not None and sign != "level_moved":
         numbers["first_divergence_step"] = int(started)
         says += f" (raised from step {int(started)} on)" if started < row["at"] else ""
     if row["ended_at"] is not None:
@@ -109,6 +140,27 @@ def _finding(row: dict[str, Any], rows: pl.DataFrame) -> Finding:
     return Finding(
         "loss_divergence", sign, f"{says}; an average over all ranks, it accuses nobody", scope="loss", numbers=numbers, cites=(_cite(row),)
     )
+
+
+def _jump(row: dict[str, Any], same: pl.DataFrame, level: Level | None) -> tuple[str, float | None]:
+    """What is said of a jump, and the learning rate before it where it rose with it."""
+    if level is None:
+        times = [
+            f"{what} to {row[x]:.3g} times" for what, x in (("the loss", "loss_x"), ("the gradient norm", "norm_x")) if row[x] is not None
+        ]
+        says = f"at {_place(row)} the printed loss of the job jumps and stays high ({' and '.join(times)} the moving median)"
+    else:
+        says = (
+            f"at {_place(row)} the printed loss of the job is at another level, {level.times:.3g} times the old one, and as calm as before"
+        )
+        says += f"; {level.resumed}, so the old level is no baseline" if level.resumed is not None else ""
+        says += "; other data, batches, sequence lengths or learning rates do that in one step, a divergence climbs or swings"
+        says += ": see what changed there before anything is rolled back"
+    before = same.filter((pl.col("at") < row["at"]) & (pl.col("at") >= row["at"] - NEAR_STEPS))["learning_rate"].drop_nulls().to_list()
+    lowest = min(before, default=0.0)
+    if row["learning_rate"] is None or not row["learning_rate"] > DRIFT_LOSS * lowest > 0:
+        return says, None
+    return f"{says}; the learning rate rose from {lowest:.3g} to {row['learning_rate']:.3g} in the steps before", lowest
 
 
 def _own_loss(rows: pl.DataFrame, case: Tables) -> Finding | None:
