@@ -37,6 +37,9 @@ _SPEAKS: Final = re.compile(r"[ \t]*(?:(?:what\(\): +){1,9}|(?:[a-z_]\w{0,60}\.)
 _ABORTED: Final = re.compile(  # where no group is named
     r"(?:^|Error: )NCCL communicator was aborted on rank (\d{1,7})\b"
 )
+_OF_TORCH: Final = re.compile(  # what a process group says of itself
+    r"[ \t]{0,3}(?:Watchdog caught |(?:Process group |NCCL )watchdog thread |Some NCCL operations |To avoid (?:data inconsistency|this))"
+)
 _LAUNCHERS: Final = ("slurmstepd", "srun: ", "salloc: ", "Child process with PID ")  # what is said of others; the last is Lightning's
 
 
@@ -57,6 +60,7 @@ class Line:
     is_of_task: bool = False  # the rank is that number, as long as nothing says that tasks are no ranks
     is_bare: bool = True
     is_spoken: bool = False  # the rank stands in the message, not before it
+    is_of_group: bool = False  # the rank is what torch's process group calls itself: a global one in the default group alone
 
     @property
     def stream(self) -> tuple[str | int | None, ...]:
@@ -151,6 +155,7 @@ def parse(raw: str, number: int) -> Line:
         label=int(said["label"]) if "label" in said else None,
         is_bare=place == 0,
         is_spoken=spoken is not None,
+        is_of_group=spoken[2] if spoken else rank is not None and group_rank is None and _is_of_group(raw, place),
     )
 
 
@@ -164,13 +169,18 @@ def _ranks(ranks: list[str], said: Mapping[str, str]) -> tuple[int | None, int |
     return group_rank if rank is None and is_whole_job else rank, group_rank
 
 
-def _spoken(raw: str, place: int) -> tuple[int | None, int | None] | None:
+def _is_of_group(raw: str, place: int) -> bool:
+    """Whether the only rank before a message is the one that torch's process group calls itself by."""
+    return _OF_TORCH.match(raw, place) is not None and "[Rank " in raw[:place]
+
+
+def _spoken(raw: str, place: int) -> tuple[int | None, int | None, bool] | None:
     """The same where a line has no such prefix, but an error begins with that of its own: `what():  [Rank 3] ...`, `SomeError: [PG 2 Rank 1] ...`."""
     if (found := _SPEAKS.match(raw, place)) is not None:
         inner = parse(raw[found.end() :], 0)
-        return (inner.rank, inner.group_rank) if inner.rank is not None or inner.group_rank is not None else None
+        return (inner.rank, inner.group_rank, inner.is_of_group) if inner.rank is not None or inner.group_rank is not None else None
     if "aborted on" in raw and (aborted := _ABORTED.search(raw, place)):
-        return int(aborted[1]), None
+        return int(aborted[1]), None, False
     return None
 
 

@@ -32,6 +32,7 @@ class Rows:
         self._num_of: Counter[tuple[Any, ...]] = Counter()
         self._steps_of: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._of_tasks: list[dict[str, Any]] = []  # rows whose rank is only the number of their task
+        self._of_groups: list[dict[str, Any]] = []  # rows whose rank is that of a process group, the global one in the default group alone
         self.num_dropped = 0
 
     def add(self, line: Line, sighting: Sighting, *, exception: str | None = None, frames: list[str] | None = None) -> dict[str, Any]:
@@ -70,6 +71,8 @@ class Rows:
             return row
         if line.is_of_task and "rank" not in fields:
             self._of_tasks.append(row)
+        if line.is_of_group and "rank" not in fields:
+            self._of_groups.append(row)
         self._rows[key] = self._last_of[kind] = row
         self._num_of[kind] += 1
         return row
@@ -120,6 +123,7 @@ class Rows:
     def finish(self, rank_said: int | None) -> list[dict[str, Any]]:
         """All rows. Processes whose rank another line of the file tells get it; what no line gives a rank gets that of the file's name."""
         rows = list(self._rows.values())
+        self._tell_groups(rows, rank_said)
         self._complete(rows, "pid", "rank")
         ranks = {row["rank"] for row in rows} - {None}
         for row in rows:
@@ -127,6 +131,17 @@ class Rows:
                 row["rank"] = rank_said
         self._complete(rows, "rank", "host")
         return _merged(sorted(rows, key=lambda row: int(row["record"][1:])))
+
+    def _tell_groups(self, rows: list[dict[str, Any]], rank_said: int | None) -> None:
+        """A rank that a process group calls its own is no global one where the file's name says another, or another line shows the two to differ.
+        No rank is below its rank in a group, which lists its ranks in their order: such a name counts something else."""
+        inside = {row["rank"] for row in self._of_groups}
+        own = {id(row) for row in self._of_groups}
+        others = {row["rank"] for row in rows if id(row) not in own} - {None}
+        is_named = rank_said is not None and others <= {rank_said} and all(rank <= rank_said for rank in inside)
+        if inside and (is_named or any(row["rank"] is not None and row["group_rank"] not in {None, row["rank"]} for row in rows)):
+            for row in self._of_groups:
+                row["rank"], row["group_rank"] = rank_said if is_named else None, row["rank"]
 
     @staticmethod
     def _complete(rows: list[dict[str, Any]], by: str, wanted: str) -> None:

@@ -106,6 +106,28 @@ def test_the_file_name_gives_the_rank_only_where_no_line_gives_another(tmp_path:
     assert "rank" not in one(tmp_path, "failed (exitcode: 1) local_rank: 0 (pid: 5) of binary\n", "node_rank_0.log")
 
 
+@pytest.mark.parametrize(
+    "body", ["[E ProcessGroupNCCL.cpp:632] [Rank 2] {}", "[Rank 2] {}", "  what():  [Rank 2] {}", "RuntimeError: [Rank 2] {}"]
+)
+@pytest.mark.parametrize(
+    ("name", "before", "wanted"),
+    [
+        ("rank_15.stderr.log", "", (15, 2)),  # the group's rank beside the file's own
+        ("rank_2.log", "", (2, 2)),
+        ("rank_1.log", "", (2, None)),  # no rank is below that of a group: the name counts something else
+        ("rank_15.log", "[rank3]: MemoryError\n", (2, None)),  # lines of others too
+        ("all.log", "[rank9]:[E304 05:06:07.1 a.cpp:5] [Rank 1] {}\n", (None, 2)),  # a group of other ranks is at work
+        ("all.log", "[rank1]:[E304 05:06:07.1 a.cpp:5] [Rank 1] {}\n", (2, None)),
+    ],
+)
+def test_what_a_process_group_calls_itself_gives_way_to_the_rank_of_the_file(
+    tmp_path: Path, name: str, before: str, wanted: tuple[int | None, int | None], body: str
+) -> None:
+    watchdog = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
+    row = events(tmp_path, (before + body).replace("{}", watchdog) + "\n", name)[-1]
+    assert (row["signature"], row.get("rank"), row.get("group_rank")) == ("nccl_watchdog_timeout", *wanted)
+
+
 def test_a_task_of_srun_is_a_rank_unless_the_tasks_are_launchers(tmp_path: Path) -> None:
     assert one(tmp_path, "12: MemoryError\n")["rank"] == 12
     launched = "1: INFO starting workers for entrypoint\n1: failed (exitcode: 1) local_rank: 3 (pid: 5) of binary\n1: MemoryError\n"
