@@ -3,7 +3,8 @@
 1. Parallel groups: groups of the same kind that made the same calls around it, number by number, are the same place in the program. What all of
    them called at this number was due.
 2. Habit: where all calls of this kind of group are made again and again, and one of the rivals called what nobody, itself included, has called
-   before or elsewhere, that one is odd. Not where sizes change from call to call: there every call is new.
+   before or elsewhere, that one is odd. Not where sizes change from call to call: there every call is new. Nor where it was made in a function
+   that no recorded call was made in: a first evaluation or save, which all were to enter, looks the same as a stray one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Rivals:
         if near is None:
             return []
         members = near.calls.at(group, seq)
-        return _by_parallel_groups(members, near) or _by_habit(members, near)
+        odd = _by_parallel_groups(members, near)
+        return odd or [one for one in _by_habit(members, near) if not _is_elsewhere(self._case, one.call)]
 
     def alike(self, group: str, seq: int, kind: str) -> list[list[int]]:
         """The users of what may be several groups of one name, by what they called under it before: those of one group called the same."""
@@ -120,6 +122,17 @@ def _by_parallel_groups(members: Sequence[RecordedCall], near: _Near) -> list[Od
         sign = shift(near.calls.onward(call.rank, group, seq), after)
         found.append(OddCall(sign or difference(call, peer), call, peer, count, "ranks of parallel groups"))
     return found
+
+
+def _is_elsewhere(case: Tables, call: RecordedCall) -> bool:
+    """Whether a call was made in a function in which no other recorded call of any rank was made."""
+    made = case.table("collectives").filter(pl.col("stack_id").is_not_null())
+    own = (pl.col("rank") == call.rank) & (pl.col("record_id") == call.order)
+    stacks = made.group_by("stack_id").agg(own.any().alias("own"), (~own).any().alias("others")).collect()
+    frames = case.table("stack_frames").select("stack_id", "frames").unique("stack_id", keep="first").collect()
+    functions = {stack: set(told or ()) for stack, told in frames.iter_rows()}
+    mine = set().union(*(functions.get(stack, set()) for stack in stacks.filter("own")["stack_id"]))
+    return bool(mine.difference(*(functions.get(stack, set()) for stack in stacks.filter("others")["stack_id"])))
 
 
 def _by_habit(members: Sequence[RecordedCall], near: _Near) -> list[OddCall]:

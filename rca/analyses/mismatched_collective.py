@@ -33,7 +33,7 @@ from rca.analyses._waits import build_waits
 from rca.types import Finding, Sign, Tables
 
 NEEDS = ("dumps", "collectives")
-USES = ("memberships", "group_status", "groups", "ranks", "steps")
+USES = ("memberships", "group_status", "groups", "ranks", "steps", "stack_frames")
 
 _CAUSE = ("collective_mismatch",)
 SIGNS = {
@@ -54,16 +54,28 @@ def analyse(case: Tables) -> Sequence[Finding]:
     tail = last_calls(case, waits.torn)
     odd, undecided = _against_members(tail, waits)
     sisters = {one.call.rank: one for one in against_sisters(tail, waits, case.derive(pipeline_places))}
-    found = {**odd, **sisters}  # sisters know more: they tell a skipped call from another one
+    pairs = [pair for pair, _ in undecided]
+    found = {**odd, **_apart(sisters, pairs)}  # sisters know more: they tell a skipped call from another one
     whole = waits.read - waits.torn
     if (
         not found and waits.first and waits.awaited.keys() & whole <= waits.first.keys()
     ):  # all awaited of whom it is known wait: orders cross
-        found = {one.call.rank: one for one in _against_program(case, waits)}
+        found = _apart({one.call.rank: one for one in _against_program(case, waits)}, pairs)
     if not found:
-        found = {one.call.rank: one for one in out_of_turn(tail, waits) or further_on(tail, waits)}
+        found = _apart({one.call.rank: one for one in out_of_turn(tail, waits) or further_on(tail, waits)}, pairs)
     findings = [_finding(found[rank], waits) for rank in sorted(found)]
     return [*findings, *(finding for pair, finding in undecided if not pair & set(found))]
+
+
+def _apart(found: dict[int, OddCall], pairs: Sequence[frozenset[int]]) -> dict[int, OddCall]:
+    """Without members of a pair that disagrees who all parted from others by one call that they made alike: a part of the program of their own,
+    which tells nothing of who of them is odd."""
+    alike: set[int] = set()
+    for pair in pairs:
+        calls = [found[rank].call for rank in pair if rank in found]
+        if len(calls) == len(pair) and len({(call.group, call.seq, call.op, call.sizes, call.dtypes) for call in calls}) == 1:
+            alike |= pair
+    return {rank: one for rank, one in found.items() if rank not in alike}
 
 
 def _against_program(case: Tables, waits: Waits) -> list[OddCall]:
