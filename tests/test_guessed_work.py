@@ -203,3 +203,9 @@ def test_a_rank_that_became_slower_among_varying_work_is_no_draw(seed: int) -> N
 @pytest.mark.parametrize(("factor", "since", "until"), [(1.0, 0, None), (1.25, 50, 75)])
 def test_varying_work_of_which_no_rank_rose_and_stayed_is_drawn(factor: float, since: int, until: int | None) -> None:
     assert signs(asked(job(varying(4, factor, since=since, until=until)))) == [("uneven_draws", ())]
+
+
+def test_a_host_that_became_slower_among_varying_work_is_named_whole() -> None:
+    compute = 4.0 * np.exp(np.random.default_rng(5).normal(0, 0.075, (32, 120)))
+    compute[8:16, 60:] *= 1.22  # some of its ranks lie below a fifth, by chance
+    assert signs(asked(job(compute), "slow_rank")) == [("slow_host", tuple(range(8, 16)))]

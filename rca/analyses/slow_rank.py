@@ -135,6 +135,7 @@ def _slow(
 
     logs = np.log(compute.values) - (0.0 if expected is None else expected)
     excess = np.full(logs.shape, np.nan)
+    host = [at[rank][0] if rank in at else None for rank in compute.ranks]
     alone: list[int] = []
     for members in by_stage(compute.ranks, stage):
         if len(members) > MIN_PEERS:
@@ -148,12 +149,15 @@ def _slow(
         excess[alone] = np.minimum(change, over_peers(change))[alone]
         found += [replace(rise, row=alone[rise.row]) for rise in rises(excess[alone], least=SLOWER, margin=BASELINE_ERROR)]
         known = {rise.row for rise in found}.union(peers)
-        found += [rise for rise in risen(logs) if rise.row not in known and rise.height >= SLOWER]
-    host = [at[rank][0] if rank in at else None for rank in compute.ranks]
+        rose = [rise for rise in risen(logs) if rise.row not in known]
+        on = {
+            host[rise.row] for rise in (*found, *rose) if rise.height >= SLOWER
+        }  # their mates rose as well: a host is not parted at the edge
+        found += [rise for rise in rose if rise.height >= SLOWER or (host[rise.row] is not None and host[rise.row] in on)]
     slow, same = parted(_without_victims(found, host), excess, compute.ranks, at)
     if not found and (mild := [replace(rise, row=peers[rise.row]) for rise in _mildly(excess[peers], [host[row] for row in peers])]):
-        on = {host[rise.row] for rise in mild}
-        if len(mild) <= max(1, MILD_SHARE * len(logs)) or (len(on) == 1 and None not in on):
+        mild_on = {host[rise.row] for rise in mild}
+        if len(mild) <= max(1, MILD_SHARE * len(logs)) or (len(mild_on) == 1 and None not in mild_on):
             slow, same = parted(mild, excess, compute.ranks, at)
     if len(slow) > max(1, MANY * len(logs)):
         return [], same, f"{len(slow)} of {len(logs)} ranks are slower than their peers or than before: too many to be the exception"
