@@ -8,13 +8,16 @@ from typing import Any
 import polars as pl
 import pytest
 
+from rca.analyses._call_records import OddCall, RecordedCall
 from rca.analyses._call_sisters import _classes
+from rca.analyses.mismatched_collective import _apart
 from rca.case import MemoryCase
 from rca.questions import ask
 from rca.tables import TABLES
 
 Call = tuple[str, int, str, str]  # group, number in it, operation, sizes
 USUAL, ODD, SHORT = "[8] -> [8]", "[9] -> [9]", "[4] -> [4]"
+TURN = (USUAL, USUAL, SHORT)
 
 
 def case(calls: Mapping[int, Sequence[Call]], *, done: Mapping[int, int] = {}) -> MemoryCase:
@@ -58,6 +61,10 @@ def said(made: MemoryCase) -> list[tuple[str, tuple[int, ...]]]:
         ([USUAL] * 7, [USUAL] * 6 + [ODD], [], [("odd_size", (1,))]),
         ([ODD, *[USUAL] * 5, SHORT], [ODD, *[USUAL] * 6], [], [("pair_disagrees", ())]),  # a size that comes once is nothing new here
         ([USUAL, ODD], [USUAL, SHORT], [], [("pair_disagrees", ())]),
+        ([*TURN * 3, *TURN], [*TURN * 3, USUAL, USUAL, USUAL], [], [("skipped_call", (1,))]),  # each third call is another one
+        ([*TURN * 3, USUAL, SHORT], [*TURN * 3, USUAL, USUAL], [], [("extra_call", (0,))]),  # before its turn
+        ([*TURN * 2, *TURN], [*TURN * 2, USUAL, USUAL, USUAL], [], [("pair_disagrees", ())]),  # one turn is no rule
+        ([*TURN * 2, USUAL, *TURN, USUAL, USUAL, SHORT], [*TURN * 2, USUAL, *TURN, *[USUAL] * 3], [], [("pair_disagrees", ())]),
     ],
 )
 def test_who_of_two_is_odd(own: list[str], other: list[str], parallel: list[str], expected: list[tuple[str, tuple[int, ...]]]) -> None:
@@ -65,6 +72,36 @@ def test_who_of_two_is_odd(own: list[str], other: list[str], parallel: list[str]
     calls |= {rank: pair("tp:1", parallel) for rank in (2, 3) if parallel}
     first = next(place for place, (one, two) in enumerate(zip(own, other, strict=True)) if one != two)
     assert said(case(calls, done={0: first, 1: first})) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), [("step", [("odd_size", (0,))]), ("eval", [("pair_disagrees", ())]), ("", [("odd_size", (0,))])]
+)
+def test_a_call_of_a_part_of_the_program_that_nobody_entered_before_is_no_stray_one(
+    function: str, expected: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    made = case({0: pair("tp:0", [*[USUAL] * 6, ODD]), 1: pair("tp:0", [USUAL] * 7)}, done={0: 6, 1: 6})
+    is_odd = (pl.col("rank") == 0) & (pl.col("record_id") == 6)
+    tables = {name: made.table(name).collect() for name in ("dumps", "groups", "memberships", "collectives", "evidence")}
+    stack = pl.when(is_odd).then(pl.lit(function or None)).otherwise(pl.lit("step"))
+    tables["collectives"] = tables["collectives"].with_columns(stack_id=stack)
+    frames = [
+        {"evidence_id": "fr-0", "record": "E0", "stack_id": name, "frames": [f"train:{name}", "train:main"]} for name in ("step", "eval")
+    ]
+    assert said(MemoryCase({**tables, "stack_frames": TABLES["stack_frames"].rows(frames)})) == expected
+
+
+@pytest.mark.parametrize(("other", "kept"), [((17, USUAL), {2}), ((17, ODD), {0, 1, 2}), ((18, USUAL), {0, 1, 2}), (None, {0, 2})])
+def test_a_call_that_a_pair_made_alike_accuses_neither(other: tuple[int, str] | None, kept: set[int]) -> None:
+    """Both parted from the other ranks by it, as an evaluation of their own: of who of them is odd at the end it tells nothing."""
+
+    def odd(rank: int, seq: int, sizes: str) -> OddCall:
+        call = RecordedCall(rank, "tp:0", seq, "all_reduce", sizes, "", 31, 0, f"fr-{rank}", "E31")
+        return OddCall("extra_call", call, call, 6)
+
+    found = {0: odd(0, 17, USUAL), 2: odd(2, 17, USUAL)} | ({1: odd(1, *other)} if other else {})
+    assert _apart(found, [frozenset({0, 1})]).keys() == kept
+    assert _apart(found, []) == found
 
 
 def test_two_calls_in_the_other_order_and_one_left_out_are_told_apart() -> None:

@@ -5,6 +5,8 @@
 2. Habit: where all calls of this kind of group are made again and again, and one of the rivals called what nobody, itself included, has called
    before or elsewhere, that one is odd. Not where sizes change from call to call: there every call is new. Nor where it was made in a function
    that no recorded call was made in: a first evaluation or save, which all were to enter, looks the same as a stray one.
+3. Turn: where the group made one of the two calls before, again and again behind the same calls, as an evaluation behind every third step, that tells
+   whether it was due.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import polars as pl
 
@@ -24,6 +27,7 @@ NEAR = 128  # calls before and after the one in question that are looked at: a s
 MIN_SHARED = 4  # of them that both groups have on record, and all alike
 MIN_VOTES = 2  # ranks of parallel groups
 MAX_LOOKS = 64  # numbers of calls looked at: of a job whose groups differ all over, the first ones tell as much as all
+MIN_TURNS = 2  # times that the same calls lay between one time of a rare call and the next
 MIN_HABIT = 4  # times that the usual call is made, so that a new one is an exception
 
 Place = tuple[int, int]  # rank and order of recording
@@ -53,7 +57,8 @@ class Rivals:
             return []
         members = near.calls.at(group, seq)
         odd = _by_parallel_groups(members, near)
-        return odd or [one for one in _by_habit(members, near) if not _is_elsewhere(self._case, one.call)]
+        odd = odd or [one for one in _by_habit(members, near) if not _is_elsewhere(self._case, one.call)]
+        return odd or _by_turn(members, near)
 
     def alike(self, group: str, seq: int, kind: str) -> list[list[int]]:
         """The users of what may be several groups of one name, by what they called under it before: those of one group called the same."""
@@ -122,6 +127,33 @@ def _by_parallel_groups(members: Sequence[RecordedCall], near: _Near) -> list[Od
         sign = shift(near.calls.onward(call.rank, group, seq), after)
         found.append(OddCall(sign or difference(call, peer), call, peer, count, "ranks of parallel groups"))
     return found
+
+
+def _by_turn(members: Sequence[RecordedCall], near: _Near) -> list[OddCall]:
+    """By the calls that lay between one time of the rarer call in this group and the next."""
+    group, seq = members[0].group, members[0].seq
+    own = near.settled.get(group, {})
+    first = seq
+    while first - 1 in own:
+        first -= 1
+    before = [own[number][0] for number in range(first, seq)]
+    counts = Counter(before)
+    called = sorted({call.content for call in members}, key=lambda content: counts[content])
+    if len(called) != 2 or counts[called[0]] <= MIN_TURNS or counts[called[0]] == counts[called[1]]:
+        return []
+    places = [place for place, content in enumerate(before) if content == called[0]]
+    turns = {tuple(before[one + 1 : two]) for one, two in pairwise(places)}
+    since = tuple(before[places[-1] + 1 :])
+    if len(turns) != 1 or not (turn := turns.pop()) or turn[: len(since)] != since:
+        return []
+    due = called[0] if since == turn else turn[len(since)]
+    peer = next((call for call in members if call.content == due), None)
+    if peer is None:
+        return []
+    sign = "extra_call" if due != called[0] else "skipped_call" if turn[0] == called[1] else None
+    who = "times before, behind the same calls, its own group"
+    odd = [call for call in members if call.content != due]
+    return [OddCall(sign or difference(call, peer), call, peer, len(places) - 1, who) for call in odd]
 
 
 def _is_elsewhere(case: Tables, call: RecordedCall) -> bool:
