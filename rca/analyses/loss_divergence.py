@@ -129,10 +129,16 @@ def _finding(row: dict[str, Any], rows: pl.DataFrame, case: Tables) -> Finding:
     else:
         loads = case.table("log_events").filter((pl.col("evidence_id") == row["evidence_id"]) & (pl.col("signature") == "checkpoint_load"))
         level = level_from(same, started, loads.select("record").collect())
-        sign = "loss_jumped" if level is None else "level_moved"
-        says, rate_before = _jump(row, same, level)
-        numbers |= {"learning_rate_before": rate_before} if rate_before is not None else {}
-    if row["step"] is not None and sign != "level_moved":
+        if level is not None:
+            return _moved(row, same, started, level)
+        sign = "loss_jumped"
+        times = [
+            f"{what} to {row[x]:.3g} times" for what, x in (("the loss", "loss_x"), ("the gradient norm", "norm_x")) if row[x] is not None
+        ]
+        words, before = _rate_rose(row, same)
+        says = f"at {place} the printed loss of the job jumps and stays high ({' and '.join(times)} the moving median){words}"
+        numbers |= before
+    if row["step"] is not None:
         numbers["first_divergence_step"] = int(started)
         says += f" (raised from step {int(started)} on)" if started < row["at"] else ""
     if row["ended_at"] is not None:
@@ -142,25 +148,26 @@ def _finding(row: dict[str, Any], rows: pl.DataFrame, case: Tables) -> Finding:
     )
 
 
-def _jump(row: dict[str, Any], same: pl.DataFrame, level: Level | None) -> tuple[str, float | None]:
-    """What is said of a jump, and the learning rate before it where it rose with it."""
-    if level is None:
-        times = [
-            f"{what} to {row[x]:.3g} times" for what, x in (("the loss", "loss_x"), ("the gradient norm", "norm_x")) if row[x] is not None
-        ]
-        says = f"at {_place(row)} the printed loss of the job jumps and stays high ({' and '.join(times)} the moving median)"
-    else:
-        says = (
-            f"at {_place(row)} the printed loss of the job is at another level, {level.times:.3g} times the old one, and as calm as before"
-        )
-        says += f"; {level.resumed}, so the old level is no baseline" if level.resumed is not None else ""
-        says += "; other data, batches, sequence lengths or learning rates do that in one step, a divergence climbs or swings"
-        says += ": see what changed there before anything is rolled back"
+def _moved(row: dict[str, Any], same: pl.DataFrame, started: float, level: Level) -> Finding:
+    """A step to another level. It has no `step` and no `failed_at`: whether anything failed is open."""
+    place = f"step {int(started)}" if row["step"] is not None else _place(row)
+    says = f"at {place} the printed loss of the job is at another level, {level.times:.3g} times the old one, and as calm as before"
+    says += f"; {level.resumed}, so the old level is no baseline" if level.resumed is not None else ""
+    words, before = _rate_rose(row, same)
+    says += f"{words}; other data, batches, sequence lengths or learning rates do that in one step, a divergence climbs or swings: "
+    says += "see what changed there before anything is rolled back; an average over all ranks, it accuses nobody"
+    numbers = {"level_from": started, "times": level.times} | before
+    return Finding("loss_divergence", "level_moved", says, scope="loss", numbers=numbers, cites=(_cite(row),))
+
+
+def _rate_rose(row: dict[str, Any], same: pl.DataFrame) -> tuple[str, dict[str, Any]]:
+    """What is said of a learning rate that rose right before, and what it was; nothing where it did not."""
     before = same.filter((pl.col("at") < row["at"]) & (pl.col("at") >= row["at"] - NEAR_STEPS))["learning_rate"].drop_nulls().to_list()
     lowest = min(before, default=0.0)
     if row["learning_rate"] is None or not row["learning_rate"] > DRIFT_LOSS * lowest > 0:
-        return says, None
-    return f"{says}; the learning rate rose from {lowest:.3g} to {row['learning_rate']:.3g} in the steps before", lowest
+        return "", {}
+    words = f"; the learning rate rose from {lowest:.3g} to {row['learning_rate']:.3g} in the steps before"
+    return words, {"learning_rate_before": lowest}
 
 
 def _own_loss(rows: pl.DataFrame, case: Tables) -> Finding | None:
