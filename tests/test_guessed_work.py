@@ -158,6 +158,15 @@ def test_without_a_layout_a_place_that_became_slower_accuses_nobody() -> None:
     assert signs(asked(job(at_place(7, 1.5, since=20)), "slow_rank")) == [("same_place", ())]
 
 
+def test_without_a_layout_a_place_that_always_was_heavier_is_no_stage() -> None:
+    outcome = asked(job(at_place(7, 1.4)))
+    assert (outcome.status, signs(outcome)) == ("blind", [])
+    assert "what those ranks do besides" in outcome.why
+    assert signs(asked(job(at_place(7, 1.4)), "slow_rank")) == []
+    pair = at_place(6, 1.4) * at_place(7, 1.4) / steady(32)
+    assert signs(asked(job(pair))) == [("heavy_places", ())]  # a tensor group of two on every host
+
+
 def test_a_place_excuses_no_other_rank_and_not_what_is_beyond_it() -> None:
     compute = at_place(0, 1.3)
     compute[13] *= 1.5  # another place

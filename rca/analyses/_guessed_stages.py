@@ -4,6 +4,7 @@ Ranks are numbered along the axes of the layout, so those of one pipeline stage 
 Where just such ranks compute longer from the first steps on, that is what they have in common: a sick or older machine has all ranks of its hosts,
 or neighbours, but not the same places of one host after the other. The first and the last stage carry more, as a rule (embedding, loss), so only
 these are believed. Ranks of one replica may recur in the same way, and longer batches make them heavy: which of the two it is stays open.
+One rank of every host, always at the same place, is as likely what that local rank does besides (rca/analyses/_slow_places.py), and left alone.
 One unbroken block of ranks is left alone: the last quarter of the ranks may as well be another kind of machine.
 """
 
@@ -66,4 +67,6 @@ def guessed_stages(compute: Times, where: Mapping[int, str]) -> dict[int, int]:
     others = {where[rank] for rank in compute.ranks if stage[rank] != place}
     on = {where[rank] for rank in heavy}
     is_inside = on <= others  # no host has heavy ranks alone
+    if block == 1 and is_inside and recurs == len(on) == len(set(where.values())):
+        return {}  # one place of every host: as likely what that local rank does besides
     return stage if len(on) > 1 and (recurs >= RECURS if is_inside else not on & others and recurs > RECURS) else {}

@@ -81,7 +81,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not heavy and not of.stage and (high := two_levels(of.compute))[0]:
         raise NotEnoughEvidence(
             f"{ranks_text(high[0])}: computation is {high[1]:.2f} times as long as that of the others in all steps, and nothing tells which ranks "
-            "are of one pipeline stage: a heavier stage, or slower machines; a rank map or the names of groups tell"
+            "are of one pipeline stage: a heavier stage, or slower machines, or what those ranks do besides; a rank map or the names of groups tell"
         )
     if not heavy and (blind := unseen(case, of.compute.ranks, also=of.rows["rank"].unique().to_list())):
         raise NotEnoughEvidence(blind)
@@ -105,11 +105,10 @@ def _rose(of: Work) -> str:
 
 def _heavy_stage(of: Work, ranks: tuple[int, ...], ratio: float, found: Uneven) -> Finding:
     says = f"the pipeline stage of {ranks_text(ranks)} computes {ratio:.2f} times as long as the other stages in all steps"
-    if of.is_guessed:  # a local rank of every host recurs so as well
+    if of.is_guessed:
         says = (
             f"{ranks_text(ranks)} compute {ratio:.2f} times as long as the others in all steps, and recur at equal distances on several hosts, as "
-            "the ranks of a pipeline stage do: a heavier stage, by their places (no layout is told), longer batches of a replica, or what those "
-            "ranks do besides on their hosts"
+            "the ranks of a pipeline stage do: a heavier stage, by their places (no layout is told), or longer batches of a replica"
         )
     cites = tuple(cite_step(of.rows, ranks[0], of.compute.steps[0], "compute_s"))
     numbers = {
