@@ -272,7 +272,9 @@ def _stays(job: _Job, rank: int) -> bool:
     if rank in job.shown.failed:
         return True
     known = view.activity in ("dataloader", "checkpoint") or view.wait_kind == "io"
-    return not ends_by_itself(job.shown.views[rank], view) and stays(job.shown.views[rank], view) and (known or in_loop(view, job.shown.loop))
+    return (
+        not ends_by_itself(job.shown.views[rank], view) and stays(job.shown.views[rank], view) and (known or in_loop(view, job.shown.loop))
+    )
 
 
 def _end_of_chain(job: _Job) -> list[int]:
