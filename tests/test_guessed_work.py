@@ -214,7 +214,9 @@ def test_varying_work_of_which_no_rank_rose_and_stayed_is_drawn(factor: float, s
     assert signs(asked(job(varying(4, factor, since=since, until=until)))) == [("uneven_draws", ())]
 
 
-def test_a_host_that_became_slower_among_varying_work_is_named_whole() -> None:
+def test_a_host_that_became_slower_among_varying_work_is_not_named_in_part() -> None:
+    """Without two peers of a stage nothing is named by means alone: five ranks of a small sound job may differ as much for ten steps."""
     compute = 4.0 * np.exp(np.random.default_rng(5).normal(0, 0.075, (32, 120)))
     compute[8:16, 60:] *= 1.22  # some of its ranks lie below a fifth, by chance
-    assert signs(asked(job(compute), "slow_rank")) == [("slow_host", tuple(range(8, 16)))]
+    assert signs(asked(job(compute), "slow_rank")) == []
+    assert (asked(job(compute)).status, signs(asked(job(compute)))) == ("blind", [])

@@ -32,7 +32,6 @@ from rca.analyses._late_data import late_data
 from rca.analyses._layout import batches, hosts, unseen
 from rca.analyses._slow_passing import for_a_while, passed
 from rca.analyses._slow_places import SamePlace, local_places, parted, same_place
-from rca.analyses._slow_risen import risen
 from rca.analyses._step_times import Times, began, cite_step, times
 from rca.analyses._time_units import PARTS, OddTimes
 from rca.analyses._uneven_work import COSTS, uneven
@@ -148,12 +147,6 @@ def _slow(
         change = logs - medians(logs[:, :BASELINE].T)[:, None]
         excess[alone] = np.minimum(change, over_peers(change))[alone]
         found += [replace(rise, row=alone[rise.row]) for rise in rises(excess[alone], least=SLOWER, margin=BASELINE_ERROR)]
-        known = {rise.row for rise in found}.union(peers)
-        rose = [rise for rise in risen(logs) if rise.row not in known]
-        on = {
-            host[rise.row] for rise in (*found, *rose) if rise.height >= SLOWER
-        }  # their mates rose as well: a host is not parted at the edge
-        found += [rise for rise in rose if rise.height >= SLOWER or (host[rise.row] is not None and host[rise.row] in on)]
     slow, same = parted(_without_victims(found, host), excess, compute.ranks, at)
     if not found and (mild := [replace(rise, row=peers[rise.row]) for rise in _mildly(excess[peers], [host[row] for row in peers])]):
         mild_on = {host[rise.row] for rise in mild}
