@@ -80,10 +80,13 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(f"stacks of {len(last)} ranks only; at least {MIN_SEEN} are needed to tell an exception from the rule")
     waits = waits_of_pair(views, last) if is_pair else waits_of(views, last, len(last) + len(failed))
     outliers: dict[str, list[View]] = defaultdict(list)
-    waiting = frozenset(waits.ranks)
+    waiting, num_moving = frozenset(waits.ranks), 0
     for rank, view in last.items():
+        if rank in waiting:
+            continue
         is_busy = works(views[rank], shown.loop)
-        if rank in waiting or ends_by_itself(views[rank], view):
+        num_moving += is_busy and moves(views[rank])
+        if ends_by_itself(views[rank], view):
             continue
         if not waits.may_hold(view, works=is_busy) and (is_busy or stays(views[rank], view)):
             sign = _sign(views[rank], view, waits)
@@ -95,12 +98,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
                 outliers[sign].append(view)
     for view in failed.values():
         outliers["cannot_be_suspended" if view.dump_status == "suspend_failed" else "process_gone"].append(view)
-    count, moving = (
-        sum(map(len, outliers.values())),
-        [rank for rank in last if rank not in waiting and works(views[rank], shown.loop) and moves(views[rank])],
-    )
-    if len(moving) > 1:
-        raise NotEnoughEvidence(f"{len(moving)} ranks are seen at work: whether they come to an end, later samples tell")
+    if num_moving > 1:
+        raise NotEnoughEvidence(f"{num_moving} ranks are seen at work: whether they come to an end, later samples tell")
+    count = sum(map(len, outliers.values()))
     if count > (max(1, MAX_OUTLIER_SHARE * (len(last) + len(failed))) if waits.is_told else 1):
         raise NotEnoughEvidence(f"{count} ranks stand apart, too many to be the exception")
     numbers = patterns(last, _stages(case))
