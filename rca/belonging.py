@@ -75,7 +75,7 @@ def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]
     foreign |= launched_before({id_: file for id_, file in rest.items() if id_ not in foreign}, names)
     rest = {id_: file for id_, file in rest.items() if id_ not in foreign}
     own = {id_ for id_, file in rest.items() if _by_pid(file, job) is None}
-    foreign |= ended_before(case, rest, names, kept=own, span=(job.first_at, job.last_at))
+    foreign |= ended_before(case, rest, names, kept=own, left_out=left_out, span=(job.first_at, job.last_at))
     return foreign | _outside({id_: file for id_, file in rest.items() if id_ not in foreign}, job)
 
 

@@ -8,7 +8,7 @@ compared as they are where both sets have a log of one name or of one rank, else
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import polars as pl
 
-from rca import log_jobs
+from rca import log_calls, log_jobs
 from rca.local_time import MAX_ZONE_S
 from rca.log_launches import APART, HALF_YEAR, YEAR, LogFile
 from rca.types import Tables
@@ -55,6 +55,7 @@ class _Set:
     ranks: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     started: set[int] = field(default_factory=set)  # ranks of which a start is told
+    is_of_dumps: bool = False  # names a call that the dump of its rank ends at
 
     def adds(self, other: _Set) -> None:
         self.last = max((t for t in (self.last, other.last) if t is not None), default=None)
@@ -69,6 +70,7 @@ class _Set:
         self.ranks |= other.ranks
         self.names |= other.names
         self.started |= other.started
+        self.is_of_dumps = self.is_of_dumps or other.is_of_dumps
 
 
 def ended_before(
@@ -77,14 +79,17 @@ def ended_before(
     names: Mapping[str, tuple[str, str | None]],
     *,
     kept: Set[str],
+    left_out: Collection[str],
     span: Sequence[datetime | None],
 ) -> dict[str, str]:
     """evidence_id -> why, of logs of earlier launches among `files`, and of other jobs beside a running one.
 
-    `names` as `rca.log_launches.names_of` gives them, `kept`: logs known to be of the job, `span`: first and last instant that dumps and timings
-    tell, None where there are none.
+    `names` as `rca.log_launches.names_of` gives them, `kept`: logs known to be of the job, `left_out`: dumps of earlier launches, `span`: first and
+    last instant that dumps and timings tell, None where there are none.
     """
     told = _told(case, files, names)
+    for id_ in log_calls.of_dumps(case, left_out) & told.keys():
+        told[id_].is_of_dumps = True
     if not any(one.has_end for one in told.values()):
         return {}
     span = _with_stacks(case, span)
@@ -138,8 +143,11 @@ def _why(own: _Set, others: _Set, span: Sequence[datetime | None], *, is_file: b
         return None  # whatever zones their stamps are of
     if is_twin and not is_file and others.has_start and gap is not None and gap > APART:
         return "it had ended before the others begin, with a start of workers"
-    if own.started & others.started and not is_file and gap is None and not others.has_end:
-        return "it tells of a start and of an end, and others of another start of the same ranks and of no end"
+    if own.started & others.started and not is_file and gap is None:
+        if not others.has_end:
+            return "it tells of a start and of an end, and others of another start of the same ranks and of no end"
+        if others.is_of_dumps and not own.is_of_dumps:
+            return "it tells of another start of the same ranks than the logs whose time-outs name the calls that dumps end at"
     begun, over = (t.replace(tzinfo=None, year=2000) if t is not None else None for t in span)
     zone = MAX_ZONE
     if own.last is not None and begun is not None and not is_file and _later(begun, own.last) > zone:
@@ -181,6 +189,7 @@ class _Rest:
         self._firsts = sorted((one.first, id_) for id_, one in told.items() if one.first is not None)
         self._starts = {id_ for id_, one in told.items() if one.has_start}
         self._ends = {id_ for id_, one in told.items() if one.has_end}
+        self._of_dumps = {id_ for id_, one in told.items() if one.is_of_dumps}
         self._jobs = sorted(((one.job, id_) for id_, one in told.items()), reverse=True)
         # Of a launch without number any numbered log may be: then numbers alone judge.
         is_told = all(one.job for one in told.values() if one.is_launch)
@@ -202,6 +211,7 @@ class _Rest:
         found = _Set(first=_first(self._firsts, inside), begin=_first(self._begins, inside), job=self._job(inside))
         found.num_steps = _first(self._nums, inside) or 0
         found.has_start, found.has_end = bool(self._starts - inside), bool(self._ends - inside)
+        found.is_of_dumps = bool(self._of_dumps - inside)
         low, high = _first(self._lows, inside), _first(self._highs, inside)
         found.steps = (low, high) if low is not None and high is not None else None
         found.every, found.pace = _first(self._every, inside) or 1, _first(self._pace, inside) or timedelta()

@@ -513,3 +513,31 @@ def test_of_two_starts_of_a_rank_without_stamps_the_one_that_ended_was_first(
     read = [{"evidence_id": path, "path": path} for path in files]
     case = MemoryCase({"log_events": TABLES["log_events"].rows(rows), "readings": TABLES["readings"].rows(read)})
     assert ("logs/attempt_0/rank_0.log" in foreign_evidence(case, ())) is is_older
+
+
+@pytest.mark.parametrize(
+    ("seq", "stale", "is_older"),
+    [
+        (20_299, (), True),  # between the last completed and the last made: the call that the dump ends at
+        (20_298, (), False),  # completed
+        (54_132, (), False),  # not made yet
+        (20_299, ("dump",), False),  # the dump is of an earlier launch itself
+    ],
+)
+def test_of_two_starts_of_a_rank_the_one_counts_whose_time_outs_name_the_calls_that_dumps_end_at(
+    seq: int, stale: tuple[str, ...], *, is_older: bool
+) -> None:
+    told = {
+        "logs/attempt_0/rank_0.log": (("worker_started", ""), ("python_traceback", "no schedule beyond step 100")),
+        "logs/rank_0.log": (("worker_started", ""), ("nccl_watchdog_timeout", f"timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE)")),
+    }
+    rows = [
+        {"evidence_id": path, "record": f"L{n}", "rank": 0, "signature": sign, "message": message}
+        for path, lines in told.items()
+        for n, (sign, message) in enumerate(lines)
+    ]
+    read = [{"evidence_id": path, "path": path} for path in told]
+    ends = {"evidence_id": "dump", "record": "E0", "rank": 0, "group_id": "dp:1", "last_enqueued": 20_304, "last_completed": 20_298}
+    tables = {"log_events": rows, "readings": read, "group_status": [ends]}
+    case = MemoryCase({name: TABLES[name].rows(of) for name, of in tables.items()})
+    assert ("logs/attempt_0/rank_0.log" in foreign_logs(case, stale)) is is_older

@@ -1,4 +1,4 @@
-"""Kernel records without an instant, counted back from the end of their host's log: all that is left where nothing else tells when the job ran.
+"""Kernel records counted back from the end of their host's log: all that is left where they have no instant, or nothing else tells when the job ran.
 
 dmesg prints seconds since boot, syslog a local time without zone or year. Without a boot time or zone neither is an instant, but both say how long
 before the last line of its own log a record was. Logs that were collected together end at about the same time. So a record is of another time
@@ -48,11 +48,21 @@ def before_the_end(case: Tables) -> dict[tuple[str, str], float]:
 
 
 def past(case: Tables, span: tuple[datetime, datetime] | None) -> frozenset[tuple[str, str]]:
-    """(evidence_id, record) of records without an instant that are older than the job, whose first and last instant are `span`."""
+    """(evidence_id, record) of records that are older than the job, whose first and last instant are `span`: of those without an instant, and, where
+    nothing tells when the job ran, of all."""
     ended = case.derive(clocks).kernel.ended
     most_s = (COLLECTED + (span[1] - span[0] if span is not None else timedelta(0))).total_seconds()
     of_old_boots = (key for key, began in ended.items() if began is not None and span is not None and began < span[0] - CLOCKS_DIFFER)
-    return frozenset([*of_old_boots, *(key for key, seconds in before_the_end(case).items() if seconds < -most_s)])
+    before = before_the_end(case) | (_dated_before_the_end(case) if span is None else {})
+    return frozenset([*of_old_boots, *(key for key, seconds in before.items() if seconds < -most_s)])
+
+
+def _dated_before_the_end(case: Tables) -> dict[tuple[str, str], float]:
+    """As `before_the_end`, of records with an instant in logs whose last line has one."""
+    ends = case.table("host_logs").group_by("evidence_id").agg(pl.col("last_at").max()).drop_nulls()
+    rows = case.table("kernel_events").filter(pl.col("logged_at").is_not_null()).join(ends, on="evidence_id")
+    before = (pl.col("logged_at") - pl.col("last_at")).dt.total_seconds()
+    return {(id_, record): min(0.0, seconds) for id_, record, seconds in rows.select("evidence_id", "record", before).collect().iter_rows()}
 
 
 def _naive(stamp: str) -> datetime | None:

@@ -33,23 +33,38 @@ def _hosts(case: Tables) -> dict[int, str]:
 def stages(case: Tables) -> dict[int, Hashable]:
     """rank -> its pipeline stage, or a stand-in that is equal for ranks of one stage; empty when nothing tells.
 
-    1. What the timings say. 2. The coordinate of a rank map. 3. Ranks tied by tensor, data, context or expert groups are of one stage.
+    1. What the timings say. 2. The coordinate of a rank map. 3. Ranks tied by tensor, data, context or expert groups are of one stage: that of the
+       members whose timings or coordinates say it (often one rank of a tensor group writes times for all), a stand-in where none says it.
     """
+    told: dict[int, Hashable] = {}
     for table, column in (("steps", "stage"), ("ranks", "pp")):
-        told = case.table(table).select("rank", column).drop_nulls().unique().collect()
-        if told.height:
-            return dict(told.unique("rank", keep="none").sort("rank").iter_rows())
-    stage: dict[int, int] = {}
+        rows = case.table(table).select("rank", column).drop_nulls().unique().collect()
+        here: dict[int, Hashable] = dict(rows.unique("rank", keep="none").sort("rank").iter_rows())
+        if not told or all(told[rank] == here[rank] for rank in told.keys() & here.keys()):
+            told = here | told
+    ties = _ties(case)
+    if not told:
+        return dict(ties)
+    of_tie: dict[int, set[Hashable]] = defaultdict(set)
+    for rank, stage in told.items():
+        if rank in ties:
+            of_tie[ties[rank]].add(stage)
+    return dict(sorted(({rank: next(iter(of_tie[tie])) for rank, tie in ties.items() if len(of_tie[tie]) == 1} | told).items()))
+
+
+def _ties(case: Tables) -> dict[int, int]:
+    """rank -> the number of the set of ranks that groups inside a stage tie to it."""
+    tie: dict[int, int] = {}
 
     def root(rank: int) -> int:
-        while (parent := stage.setdefault(rank, rank)) != rank:
-            stage[rank] = rank = stage[parent]
+        while (parent := tie.setdefault(rank, rank)) != rank:
+            tie[rank] = rank = tie[parent]
         return rank
 
     for members in _members(case, _INSIDE_A_STAGE).values():
         for rank in members[1:]:
-            stage[root(rank)] = root(members[0])
-    return {rank: root(rank) for rank in sorted(stage)}
+            tie[root(rank)] = root(members[0])
+    return {rank: root(rank) for rank in sorted(tie)}
 
 
 def pipeline_places(case: Tables) -> dict[int, int]:

@@ -70,6 +70,7 @@ MIN_PEERS = 2  # of a stage, or it is open whether one is slow or the other fast
 BASELINE = 8  # first steps of a rank that stand for its usual pace
 BASELINE_ERROR = 4 * 1.25 / math.sqrt(BASELINE)  # noise widths by which the median of so few may be off in one of many ranks
 VICTIM = 0.5  # of the slowness of another rank of its host: whoever has less only shares the host with it
+ALIKE = 0.75  # of the slowness of another rank of its host at the same time: they share the reason
 MANY = 1 / 3  # of the ranks slow at once is no longer an exception
 MAX_OWN = 4  # ranks whose own figure the sentence holds; of more the least and the most
 
@@ -147,16 +148,29 @@ def _slow(
         change = logs - medians(logs[:, :BASELINE].T)[:, None]
         excess[alone] = np.minimum(change, over_peers(change))[alone]
         found += [replace(rise, row=alone[rise.row]) for rise in rises(excess[alone], least=SLOWER, margin=BASELINE_ERROR)]
-    slow, same = parted(_without_victims(found, host), excess, compute.ranks, at)
+    slow, same = parted(_without_victims(_with_alike(found, excess, host), host), excess, compute.ranks, at)
     if not found and (mild := [replace(rise, row=peers[rise.row]) for rise in _mildly(excess[peers], [host[row] for row in peers])]):
         mild_on = {host[rise.row] for rise in mild}
         if len(mild) <= max(1, MILD_SHARE * len(logs)) or (len(mild_on) == 1 and None not in mild_on):
-            slow, same = parted(mild, excess, compute.ranks, at)
+            slow, same = parted(_with_alike(mild, excess, host), excess, compute.ranks, at)
     if len(slow) > max(1, MANY * len(logs)):
         return [], same, f"{len(slow)} of {len(logs)} ranks are slower than their peers or than before: too many to be the exception"
     if alone:
         return slow, same, "no rank changed its pace; whether one was slow from the start, only two peers of its pipeline stage can tell"
     return slow, same, ""
+
+
+def _with_alike(found: Sequence[Rise], excess: Matrix, on: Sequence[str | None]) -> list[Rise]:
+    """Rises in the order of their rows, with those that are too low to be told alone, and nearly as high as one of the same host at the same time.
+    `on`: hosts by row."""
+
+    def is_alike(rise: Rise) -> bool:
+        beside = (other for other in found if on[other.row] is not None and on[other.row] == on[rise.row])
+        return any(rise.height >= ALIKE * other.height and rise.first <= other.last and other.first <= rise.last for other in beside)
+
+    rows = {rise.row for rise in found}
+    more = [rise for rise in (rises(excess, least=MILDLY) if found else ()) if rise.row not in rows and is_alike(rise)]
+    return sorted([*found, *more], key=lambda rise: rise.row)
 
 
 def _mildly(excess: Matrix, on: Sequence[str | None]) -> list[Rise]:

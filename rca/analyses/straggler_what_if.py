@@ -28,6 +28,7 @@ from rca.analyses._op_repairs import even_batches, even_stages, together, usual,
 from rca.analyses._op_replay import Replay
 from rca.analyses._op_trace import op_rows, traced
 from rca.analyses._words import ranks_text
+from rca.analyses._workload import work
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
 
 NEEDS = ("ops",)
-USES = ("ranks", "steps", "dump_index", "log_events")
+USES = ("ranks", "steps", "dump_index", "log_events", "groups", "memberships")
 SIGNS = {
     "slow_worker": Sign("slowness", ("slow_rank", "gpu_fault", "unknown")),
     "heavy_stage": Sign("imbalance", ("stage_imbalance", "unknown")),
@@ -54,6 +55,8 @@ EXPLAINS: Final = 0.5  # of the loss, that goes away with what is to blame
 TOP: Final = 0.03  # of the ranks, that M_W takes away
 TOGETHER: Final = 0.9  # correlation of forward and backward from which batches are to blame
 SLOWER: Final = math.log(1.2)  # times the peers, as in slow_rank
+ALIKE: Final = 0.75  # of the slowness of another rank of its host, as in slow_rank
+MIN_PEERS: Final = 2  # of a stage, or it is open whether one is slow or the other fast
 MANY: Final = 1 / 3  # of the ranks slow at once is no longer an exception
 MAX_TOLD: Final = 64  # replicas and ranks whose numbers are told, the slowest first
 _MOVES: Final = re.compile(r"^(forward|backward)[-_](?:send|recv)$")
@@ -226,10 +229,33 @@ def _slow_worker(case: Tables, replay: Replay, slow: dict[tuple[int, int], float
         f"{who} (replica {worst[0]}, pipeline stage {worst[1]}) computes {math.exp(slow[worst]):.2f} times as long as the same stage elsewhere; "
         f"with its work as usual {_of_all(share):.0%} of the loss is gone"
     )
+    if len(on) == 1 and _is_host(case, replay, ranks, there := frozenset(rank for rank, host in where.items() if host == on[0])):
+        ranks = tuple(sorted(there))
+        says += f"; nor is any other of {on[0]} ({ranks_text(ranks)}) as fast as its peers: what they share is the host"
     others = tuple(sorted(set(of.ranks.values()) - set(ranks)))
     numbers = {"ratio": math.exp(slow[worst]), "share": share}
     cites = _cites_of(case, replay, worst[1], worst[0])
     return Finding("straggler_what_if", "slow_worker", says, ranks=ranks, hosts=on, explains=others, numbers=numbers, cites=cites)
+
+
+def _is_host(case: Tables, replay: Replay, slow: Sequence[int], there: frozenset[int]) -> bool:
+    """Whether all ranks of a host are as slow as these few of it: the traced ones, each for those that share its work, and no fewer than two;
+    or all of them by the times of their own computation, in the last steps."""
+    import numpy as np
+
+    traced = set(replay.of.ranks.values()) & there
+    if len(traced) > 1 and traced == set(slow):
+        return True
+    own = case.derive(work)
+    excess: dict[int, float] = {}
+    for members in own.groups:
+        if len(members) > MIN_PEERS:
+            above = over_peers(np.log(own.compute.values[members]))[:, -MIN_LENGTH:]
+            excess |= {own.compute.ranks[row]: float(np.nanmedian(above[place])) for place, row in enumerate(members)}
+    if not there <= excess.keys() or not set(slow) <= excess.keys():
+        return False
+    least, most = min(excess[rank] for rank in there), max(excess[rank] for rank in slow)
+    return least >= ALIKE * most
 
 
 def _cites(rows: pl.DataFrame, replay: Replay) -> tuple[Cite, ...]:

@@ -8,7 +8,8 @@ knows less than that. A weight that few incidents touch stays as it was.
    them has: nothing there could speak for it. No common scale: it would move rows that no incident has touched by what others say.
 3. `spread` is chosen by what the weights say of kinds left out; where no step helps there, all weights stay as set by hand.
 4. How a probability is stated: the sharpness (a factor of all scores) and the share that stays with `unknown` (surprise) under which answers to kinds
-   left out are most likely to be as right as they were; with a prior around 1, and one kind more wrong than was seen. A kind counts once.
+   left out are most likely to be as right as they were; with a prior around 1, and half a kind more wrong than was seen (the prior of Jeffreys for a
+   share). A kind counts once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ IN_FIT = 0.02  # surprise while fitting, so that an incident no weight explains 
 SURPRISES = np.linspace(0.002, 0.1, 50)
 SHARPNESSES = np.exp(np.linspace(-1.1, 1.1, 89))  # a third to triple
 SHARPNESS_SPREAD = float(np.log(2.0))  # of its logarithm: the prior takes a factor of two, either way, for ordinary
+MORE_WRONG = (
+    0.5  # kinds that were wrong beyond those seen (Jeffreys): with a whole one the sure answers are stated lower than they prove to be
+)
 NAMED = 0.5  # probability from which a verdict names its answer
 MAX_WEIGHT = 4.0  # of one incident against the mean one
 FOLDS = 5
@@ -214,7 +218,7 @@ def _stating(held: Array, weights: Array) -> tuple[float, float]:
 
     def likely(surprise: float, sharpness: float, stated: Array) -> float:
         told = (1 - surprise) * stated[chosen]
-        prior = np.log(surprise) - np.log(sharpness) ** 2 / (2 * SHARPNESS_SPREAD**2)
+        prior = MORE_WRONG * np.log(surprise) - np.log(sharpness) ** 2 / (2 * SHARPNESS_SPREAD**2)
         return float((counts * np.log(np.where(right, told, 1 - told) + 1e-12)).sum() + prior)
 
     options = [(likely(s, k, stated), float(s), float(k)) for k, stated in zip(SHARPNESSES, sharp, strict=True) for s in SURPRISES]

@@ -59,7 +59,7 @@ def write_weights(found: Fit) -> Iterator[str]:
     _write(CATALOGUE / "bits.csv", COLUMNS, table)
     why = f"most likely for answers to kinds left out, {found.incidents} simulated incidents of {found.kinds} kinds"
     figures = [
-        {"figure": "surprise", "value": f"{found.surprise:.3f}", "why": f"{why}; one kind more was wrong than was seen"},
+        {"figure": "surprise", "value": f"{found.surprise:.3f}", "why": f"{why}; half a kind more was wrong than was seen"},
         {"figure": "sharpness", "value": f"{found.sharpness:.3f}", "why": f"{why}; prior around 1"},
     ]
     _write(CATALOGUE / "calibration.csv", ("figure", "value", "why"), figures)
