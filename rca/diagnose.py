@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
 from typing import Any, Literal
 
@@ -29,13 +29,15 @@ PROVABLE = frozenset({"silent_data_corruption", "gpu_fault", "gpu_memory_fault",
 WAITING = frozenset({"silent", "ring", "stuck", "tie"})  # families that rest on who waits for whom
 
 
-def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | None = None) -> Verdict:
-    """The verdict with all hypotheses, best first; weighed as the catalogue says, unless other weights are given.
+def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | None = None, undated: Set[str] = frozenset()) -> Verdict:
+    """The verdict with all hypotheses, best first; weighed as the catalogue says, unless other weights are given. `undated`: ids of findings that
+    rest on lines without an instant (`rca.dating`).
 
     1. Every set of ranks that a finding accuses is a suspect set, and so is nobody.
     2. Score every (cause, suspect set) and turn the scores into probabilities.
     3. Take the most probable set; of it the most probable cause; name each only when it is probable enough.
-    4. State the probabilities as they were found to be honest: sharper or flatter, and with a share for what no sign knows.
+    4. State the probabilities as they were found to be honest: sharper or flatter, with a share for what no sign knows, and a larger one where
+       nothing dates what an answer rests on: it may be of another launch.
     """
     weighing = weighing or weights()
     findings = [f for o in outcomes for f in o.findings]
@@ -54,7 +56,8 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | No
     if ranks and by_set[ranks] < ENOUGH:
         ranks = ()
     cause = _best_cause(probabilities, ranks)
-    stated = _stated(scores, weighing)
+    doubtful = {key for key, (_, supports) in told.items() if supports and set(supports) <= undated}
+    stated = _stated(scores, weighing, doubtful)
     hypotheses = _hypotheses(stated, told, findings, roster, (cause, ranks))
     p_ranks = sum(p for (_, s), p in stated.items() if s == ranks)
     return _verdict(cause, stated[cause, ranks], ranks, p_ranks, findings, hypotheses, roster)
@@ -74,10 +77,13 @@ def _softmax(scores: Mapping[Any, float]) -> dict[Any, float]:
     return {key: one / total for key, one in odds.items()}
 
 
-def _stated(scores: Mapping[tuple[str, Suspects], float], weighing: Weights) -> dict[tuple[str, Suspects], float]:
+def _stated(
+    scores: Mapping[tuple[str, Suspects], float], weighing: Weights, doubtful: Set[tuple[str, Suspects]]
+) -> dict[tuple[str, Suspects], float]:
     """Probabilities as they are told; what is named was decided before, so a verdict does not change with how it is told."""
     sharp = _softmax({key: weighing.sharpness * score for key, score in scores.items()})
-    return {key: (1 - weighing.surprise) * p + (weighing.surprise if key == ("unknown", ()) else 0.0) for key, p in sharp.items()}
+    told = {key: (1 - weighing.surprise - (weighing.undated if key in doubtful else 0.0)) * p for key, p in sharp.items()}
+    return told | {("unknown", ()): told["unknown", ()] + 1 - sum(told.values())}
 
 
 def _best_cause(probabilities: Mapping[tuple[str, Suspects], float], ranks: Suspects) -> str:

@@ -8,6 +8,7 @@ import polars as pl
 
 from rca.catalogues import Site, settings, site
 from rca.checkpoints import first_divergence, rollback
+from rca.dating import undated
 from rca.decision.advise import advise
 from rca.decision.facts import facts
 from rca.decision.history import NO_HISTORY, History
@@ -46,8 +47,8 @@ def judge(case: Tables, history: History = NO_HISTORY) -> Judgement:
     """The answer that a case gives. `history`: what happened before, which moves the advice, never the verdict."""
     who = roster(case)
     outcomes = tuple(with_hosts(outcome, who) for outcome in ask_all(case))
-    verdict = diagnose(outcomes, who)
     findings = [f for o in outcomes for f in o.findings]
+    verdict = diagnose(outcomes, who, undated=undated(case, findings))
     back = rollback(case, step=first_divergence(verdict, findings), at=verdict.failed_at, cause=verdict.cause)
     told = facts(case, who)
     advice = advise(verdict, who, findings, back, outcomes=outcomes, facts=told, history=history, settings=settings())

@@ -61,6 +61,7 @@ class Weights:
 
     bits: Mapping[Key, float]
     surprise: float  # 0..1, stays with `unknown`: how often a sure answer is wrong all the same, for reasons that no sign shows
+    undated: float = 0.0  # 0..1, stays with `unknown` beside that, of an answer that rests on lines without an instant alone
     sharpness: float = (
         1.0  # factor of every score before it becomes a stated probability; above 1: answers were right more often than they said
     )
@@ -89,7 +90,7 @@ def set_by_hand() -> Mapping[Key, float]:
 def weights() -> Weights:
     """Those that count: calibrated where `rca drill campaign --calibrate` has been, else set by hand."""
     figures = {r["figure"]: float(r["value"]) for r in rows("calibration")}
-    return Weights(bits(), figures["surprise"], figures["sharpness"])
+    return Weights(bits(), figures["surprise"], figures["undated"], figures["sharpness"])
 
 
 def by_hand() -> Weights:

@@ -57,6 +57,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/job_reach.py": ((*FOUNDATION, "rca.timing_sets"), ("polars",)),
     "rca/timing_sets.py": ((*FOUNDATION, "rca.timing_launches"), ("polars",)),
     "rca/timing_launches.py": ((), ()),
+    "rca/dating.py": (("rca.types",), ("polars",)),
     "rca/weighing.py": (FOUNDATION, ()),
     "rca/stop_words.py": (FOUNDATION, ()),
     "rca/diagnose.py": ((*FOUNDATION, "rca.roster", "rca.weighing", "rca.stop_words"), ("polars", "numpy")),
@@ -99,7 +100,10 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/anonymise.py": ((*FOUNDATION, "rca.anonymous_names", "rca.anonymous_words"), ("polars",)),
     "rca/timeline.py": (FOUNDATION, ("polars",)),
     "rca/case.py": (ENGINE, ("polars", "duckdb", "numpy")),
-    "rca/judge.py": ((*FOUNDATION, "rca.roster", "rca.questions", "rca.diagnose", "rca.decision.*", "rca.checkpoints"), ("polars",)),
+    "rca/judge.py": (
+        (*FOUNDATION, "rca.dating", "rca.roster", "rca.questions", "rca.diagnose", "rca.decision.*", "rca.checkpoints"),
+        ("polars",),
+    ),
     "rca/triage.py": ((*ENGINE, "rca.case", "rca.judge", "rca.decision.history", "rca.analyses._*"), ("polars", "numpy")),
     "rca/incidents/*": ((*FOUNDATION, "rca.incidents.*", "rca.clocks", "rca.roster"), ("polars",)),
     "rca/reliability/formulas.py": ((), ("scipy",)),
@@ -125,7 +129,17 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("polars", "numpy"),
     ),
     "rca/drills/_campaign*.py": (
-        (*ENGINE, "rca.case", "rca.questions", "rca.weighing", "rca.diagnose", "rca.judge", "rca.drills._*", "rca.drills.simulated"),
+        (
+            *ENGINE,
+            "rca.case",
+            "rca.dating",
+            "rca.questions",
+            "rca.weighing",
+            "rca.diagnose",
+            "rca.judge",
+            "rca.drills._*",
+            "rca.drills.simulated",
+        ),
         ("numpy", "scipy"),
     ),  # they play, ask and mark: the whole of the library under test
     "rca/drills/*": ((*FOUNDATION, "rca.drills._*"), ("polars", "numpy", "torch", "zstandard")),

@@ -41,6 +41,7 @@ LOST: Final = frozenset(
 ENDS: Final = ("process_signal", "elastic_child_failed", "elastic_root_cause", "slurm_task_exit")
 # slurmstepd's word that it ends the job or step; what one file prints behind it is of the next launch, as after a requeue.
 _LAUNCH_ENDS: Final = re.compile(r"\*\*\* (?:JOB|STEP) .{1,120}\bCANCELLED AT\b")
+_MODULE: Final = "<module>"  # the outermost frame of what reached the top of a program
 MAX_SPEAKERS: Final = 8  # ranks that print the steps of the job, of which any one is enough
 _INSTANTS: Final = (("stacks", "sampled_at"), ("dumps", "last_at"), ("steps", "started_at"), ("progress", "ended_at"))
 
@@ -97,6 +98,8 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
     # What a program printed may reach the file at its exit, behind the traceback that ended it: place alone counts while it has not failed.
     if (line.at is not None or line.rank not in after.ended_badly) and _printed_on(after, line, end):
         return True
+    if _is_last_word(after, line):
+        return False
     of_job, own = after.of_job, after.own
     if end is not None and end.at is not None and any(at > end.at for at, _ in (*of_job, *own)):
         of_job, own = _of_job(case, end.at), _own(case, end.at)
@@ -110,6 +113,13 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
         return True  # no clock orders it, but the end of a rank that all others wait for leaves neither a job that moves nor silence
     seen_at = after.moved.get(line.rank) if line.rank is not None else None
     return seen_at is not None and logs.clocks.order((seen_at, logs.hosts.get(line.rank or 0)), (line.at, line.clock)) == 1
+
+
+def _is_last_word(after: _After, line: Line) -> bool:
+    """Whether a traceback is one that no program caught, of a rank that is silent afterwards while others complain: then it is the end of that
+    process, some time behind its stamp, which is that of a line before. One that a program logs begins where it was caught, not in `<module>`."""
+    is_uncaught = line.signature == "python_traceback" and bool(line.frames) and line.frames[-1].startswith(_MODULE)
+    return is_uncaught and bool(after.complain) and line.rank not in after.complain and after.last_place.get(line.evidence_id) == line.place
 
 
 def _end_of_launch(logs: JobLogs, ends: Sequence[Line], line: Line) -> Line | None:
@@ -184,6 +194,8 @@ class _After:
     written: Mapping[
         int, Mapping[str, str | None]
     ]  # rank -> each file that holds words or steps of it -> its latest stamp there without zone
+    complain: frozenset[int]  # ranks that timed out, or lost a connection
+    last_place: Mapping[str, tuple[int, ...]]  # of the last line of each file
     launch_ends: Sequence[Line]  # by which a scheduler ended the launch, by file and place
     unharmed: frozenset[int]  # ranks that were seen moving and whose recorder answered, in a job that moves and of whose end nobody tells
 
@@ -207,6 +219,8 @@ def _after(case: Tables) -> _After:
         _of_job(case),
         {rank: first[rank] for rank in motion.moved if motion.job_moves and rank in first},
         _written(case) if dumped else {},
+        frozenset(line.rank for line in lines if line.rank is not None and line.signature in TIMED_OUT | LOST),
+        {line.evidence_id: line.place for line in lines},
         [line for line in lines if line.signature == "slurm_requeued" or _LAUNCH_ENDS.search(line.text)],
         frozenset() if is_told_of else frozenset(motion.moved) & frozenset(dumped),
     )

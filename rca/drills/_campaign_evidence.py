@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from rca.causes import CAUSES
 from rca.diagnose import suspect_sets
-from rca.types import Outcome
+from rca.types import Outcome, Verdict
 from rca.weighing import Key, explained, gains
 
 __all__ = ["Evidence", "evidence"]
@@ -28,10 +28,11 @@ class Evidence:
     losses: tuple[tuple[int, Key], ...]
     cause: str  # the first that the truth accepts
     keys: frozenset[Key] = field(default_factory=frozenset)
+    is_undated: bool = False  # the answer by the weights set by hand rests on lines without an instant alone
 
 
-def evidence(kind: str, outcomes: Sequence[Outcome], truth: Mapping[str, Any]) -> Evidence:
-    """What `diagnose` weighs, before any weight is looked up."""
+def evidence(kind: str, outcomes: Sequence[Outcome], truth: Mapping[str, Any], verdict: Verdict, undated: Set[str]) -> Evidence:
+    """What `diagnose` weighs, before any weight is looked up. `verdict`: by the weights set by hand; `undated`: as `diagnose` takes it."""
     findings = [f for o in outcomes for f in o.findings]
     followed = explained(findings)
     told, against = gains([f for f in findings if f.id not in followed], outcomes)
@@ -47,6 +48,7 @@ def evidence(kind: str, outcomes: Sequence[Outcome], truth: Mapping[str, Any]) -
     ]
     losses = tuple((place[pair], key) for pair, keys in against.items() if pair in place for key in keys)
     right = _right(pairs, truth)
+    answer = next((h for h in verdict.hypotheses if (h.cause, h.ranks) == (verdict.cause, verdict.ranks)), None)
     return Evidence(
         kind=kind,
         causes=tuple(cause for cause, _ in pairs),
@@ -57,6 +59,7 @@ def evidence(kind: str, outcomes: Sequence[Outcome], truth: Mapping[str, Any]) -
         losses=losses,
         cause=truth["cause"][0],
         keys=frozenset(key for _, _, key, _ in for_it) | frozenset(key for _, key in losses),
+        is_undated=answer is not None and bool(answer.supports) and set(answer.supports) <= undated,
     )
 
 

@@ -53,6 +53,7 @@ class Fit:
     bits: Mapping[Key, float]
     seen: Mapping[Key, int]  # incidents that a row takes part in
     surprise: float
+    undated: float
     sharpness: float
     spread: float  # of the prior that was chosen; 0: the weights stay as set by hand
     loss_by_hand: float  # mean log2 loss of the truth on kinds left out: with the weights set by hand
@@ -165,8 +166,11 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
     best = min(held, key=lambda spread: losses[spread])
     bits = _fitted(told, by_hand, best) if best else dict(by_hand)
     of_kind = Counter(one.kind for one in told)
-    surprise, sharpness = _stating(held[best], np.array([1 / of_kind[one.kind] for one in told]))
-    return Fit(bits, seen, surprise, sharpness, best, losses[0.0], losses[best], len(told), len(kinds))
+    weights = np.array([1 / of_kind[one.kind] for one in told])
+    _, sharpness = _stating(held[best], weights)
+    is_undated = np.array([one.is_undated for one in told], bool)
+    dated, not_dated = (_stating(held[best][:, which], weights[which], sharpness)[0] for which in (~is_undated, is_undated))
+    return Fit(bits, seen, dated, max(0.0, not_dated - dated), sharpness, best, losses[0.0], losses[best], len(told), len(kinds))
 
 
 def _weights(told: Sequence[Evidence]) -> Array:
@@ -210,8 +214,8 @@ def _said(told: Sequence[Evidence], bits: Mapping[Key, float]) -> Array:
     return _Problem(told, keys, np.ones(len(told))).told(np.array([bits[key] for key in keys]))
 
 
-def _stating(held: Array, weights: Array) -> tuple[float, float]:
-    """Surprise and sharpness under which what was said of kinds left out is most likely to have been as right as it was."""
+def _stating(held: Array, weights: Array, sharpness: float | None = None) -> tuple[float, float]:
+    """Surprise and sharpness (if that is not given) under which what was said of kinds left out is most likely to have been as right as it was."""
     _, is_right, names, *sharp = held
     chosen = names > 0
     right, counts = is_right[chosen] > 0, weights[chosen]
@@ -221,6 +225,11 @@ def _stating(held: Array, weights: Array) -> tuple[float, float]:
         prior = MORE_WRONG * np.log(surprise) - np.log(sharpness) ** 2 / (2 * SHARPNESS_SPREAD**2)
         return float((counts * np.log(np.where(right, told, 1 - told) + 1e-12)).sum() + prior)
 
-    options = [(likely(s, k, stated), float(s), float(k)) for k, stated in zip(SHARPNESSES, sharp, strict=True) for s in SURPRISES]
+    options = [
+        (likely(s, k, stated), float(s), float(k))
+        for k, stated in zip(SHARPNESSES, sharp, strict=True)
+        for s in SURPRISES
+        if sharpness is None or k == sharpness
+    ]
     _, surprise, sharpness = max(options)
     return surprise, sharpness

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from rca.case import MemoryCase
+from rca.dating import undated
+from rca.diagnose import diagnose
 from rca.drills import simulated
 from rca.drills._campaign_evidence import Evidence, evidence
 from rca.drills._campaign_fit import MIN_KINDS, MIN_SEEN, Fit, fit
@@ -17,7 +19,8 @@ from rca.drills._campaign_plan import CALIBRATING, FITTED, Wanted, fitted, playe
 from rca.drills._campaign_simulated import gathered
 from rca.errors import UsageError
 from rca.questions import ask_all
-from rca.weighing import set_by_hand
+from rca.roster import roster
+from rca.weighing import by_hand, set_by_hand
 
 __all__ = ["fitted_weights", "told", "write_weights"]
 
@@ -30,7 +33,10 @@ COLUMNS = ("analysis", "sign", "cause", "bits", "why", "set_by_hand", "seen")
 def told(wanted: Wanted) -> Evidence:
     """What one incident has to say to the fit."""
     scene = played(wanted)
-    return evidence(wanted.kind, ask_all(MemoryCase(simulated.frames(scene))), scene.truth)
+    case = MemoryCase(simulated.frames(scene))
+    outcomes = ask_all(case)
+    verdict = diagnose(outcomes, roster(case), by_hand())
+    return evidence(wanted.kind, outcomes, scene.truth, verdict, undated(case, [f for o in outcomes for f in o.findings]))
 
 
 def fitted_weights(kinds: Sequence[str], *, jobs: int, say: Callable[[str], object]) -> Fit:
@@ -60,6 +66,7 @@ def write_weights(found: Fit) -> Iterator[str]:
     why = f"most likely for answers to kinds left out, {found.incidents} simulated incidents of {found.kinds} kinds"
     figures = [
         {"figure": "surprise", "value": f"{found.surprise:.3f}", "why": f"{why}; half a kind more was wrong than was seen"},
+        {"figure": "undated", "value": f"{found.undated:.3f}", "why": f"{why}: what those add that rest on lines without an instant alone"},
         {"figure": "sharpness", "value": f"{found.sharpness:.3f}", "why": f"{why}; prior around 1"},
     ]
     _write(CATALOGUE / "calibration.csv", ("figure", "value", "why"), figures)
@@ -72,7 +79,7 @@ def write_weights(found: Fit) -> Iterator[str]:
     yield f"{found.incidents} incidents of {found.kinds} kinds; {width}"
     yield f"weights that fewer than {MIN_SEEN} incidents or {MIN_KINDS} kinds touch stay as they are"
     yield f"mean loss of the truth on kinds left out: {found.loss_by_hand:.3f} bits by hand, {found.loss_fitted:.3f} fitted"
-    yield f"surprise {found.surprise:.3f}, sharpness {found.sharpness:.3f}"
+    yield f"surprise {found.surprise:.3f}, of what is not dated {found.undated:.3f} more; sharpness {found.sharpness:.3f}"
     counts = Counter("moved" if key in moved else "stays" for key in found.bits)
     yield f"{counts['moved']} of {len(found.bits)} weights move by {SHOWN_BITS:g} bits or more:"
     for key in sorted(moved, key=lambda k: (moved[k][1] - moved[k][0], k)):
