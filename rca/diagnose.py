@@ -83,7 +83,8 @@ def _stated(
     """Probabilities as they are told; what is named was decided before, so a verdict does not change with how it is told."""
     sharp = _softmax({key: weighing.sharpness * score for key, score in scores.items()})
     told = {key: (1 - weighing.surprise - (weighing.undated if key in doubtful else 0.0)) * p for key, p in sharp.items()}
-    return told | {("unknown", ()): told["unknown", ()] + 1 - sum(told.values())}
+    told["unknown", ()] += weighing.surprise + weighing.undated * sum(p for key, p in sharp.items() if key in doubtful)
+    return told
 
 
 def _best_cause(probabilities: Mapping[tuple[str, Suspects], float], ranks: Suspects) -> str:
