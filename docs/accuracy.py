@@ -54,9 +54,9 @@ force moved no weight, since none helped on kinds left out; what it set is how a
 `rca/catalogue/calibration.csv`), so "fitted" and "set by hand" name the same answers and state them differently. The rules were mended while
 incidents of these kinds were looked at; only their seeds are new.
 
-Of hardly any wrong answers there is little to tell the doubtful by. A constant that states the share of right answers (one wrong of 500: 0.2 % off) has a
-Brier score that only certainty could beat, and whether a wrong answer was stated lower than the right ones is then a question of one or two of them: the
-intervals of the Brier skill and of the AUROC say how little it is worth. The expected calibration error does not depend on that.
+Of hardly any wrong answers there is little to tell the doubtful by. A constant that states the share of right answers has, with one wrong
+of 500, a Brier score that only certainty could beat, and whether a wrong answer was stated lower than the right ones is a question of one or two
+of them: the intervals of the Brier skill and of the AUROC say how little it is worth. The expected calibration error does not depend on that.
 
 The simulator and the rules were made by the same people: a figure here says how often the rules err on what they were told can happen, not how
 often a cluster surprises them. Every row can be made anew: `rca drill run KIND --simulated --ranks N --seed N --out DIR` writes its files and

@@ -13,12 +13,11 @@ import pytest
 from apps.verbs import drill as verb
 from rca.drills import simulated
 from rca.drills._campaign_answer import row
-from rca.drills._campaign_evidence import evidence
 from rca.drills._campaign_fit import SHARPNESSES, _Problem
 from rca.drills._campaign_plan import CALIBRATING, FITTED, FITTED_SEED, QUIET, REPORTED, SEEDS, Wanted, drawn, fitted, played, reported
 from rca.drills._campaign_tables import tables
+from rca.drills._campaign_weights import told
 from rca.errors import UsageError
-from rca.questions import ask_all
 from rca.weighing import set_by_hand
 
 SMALL = Wanted("gpu_lost", 8, 3)
@@ -108,13 +107,9 @@ def test_what_the_fit_sees_gives_the_probabilities_that_the_verdict_states() -> 
     """The same incident weighed by rca.diagnose and by the arrays of the fit, weights set by hand."""
     import numpy as np
 
-    from rca.case import MemoryCase
-
     one = Wanted("user_exception", 8, 5)
-    scene = played(one)
-    case = MemoryCase(simulated.frames(scene))
     keys = sorted(set_by_hand())
-    problem = _Problem([evidence(one.kind, ask_all(case), scene.truth)], keys, np.ones(1))
+    problem = _Problem([told(one)], keys, np.ones(1))
     _, is_right, is_named, *sharp = problem.told(np.array([set_by_hand()[key] for key in keys]))
     as_it_is = sharp[int(np.argmin(abs(SHARPNESSES - 1)))]
     assert row(one)["by_hand"] == (pytest.approx(float(as_it_is[0]), abs=1e-5), bool(is_right[0]))
