@@ -148,7 +148,7 @@ def _write_lines(frame: pl.DataFrame, file: IO[bytes]) -> None:
 
 def write_case(case: Case, target: Path, *, is_anonymised: bool) -> None:
     """The case as a file of its own, written anew: nothing but its rows comes along."""
-    from rca.case import copy
+    from rca.building import copy
 
     copy(case.chunks, target, {"fingerprint": ANONYMISED if is_anonymised else case.meta().get("fingerprint", "")}, None)
 

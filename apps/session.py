@@ -53,6 +53,7 @@ class Session:
     is_given: bool = False  # the path is a case file: taken as it is
     export: dict[str, Path] | None = None  # the path is an export: its files by table
     path: str = ""  # as it was named
+    memory_bytes: int | None = None  # that reading may take; None: a quarter of the machine
 
     @cached_property
     def history(self) -> History:
@@ -124,12 +125,15 @@ class Session:
         return Case.open(self.target)
 
     def _build(self, place: Path) -> None:
-        from rca.case import build, copy, read_parquet
+        from rca.batches import Means
+        from rca.building import build, copy
+        from rca.case import read_parquet
 
         if (files := self.export) is not None:
             copy(lambda name: read_parquet(files[name], name), place, {"fingerprint": self.inventory.fingerprint}, self._judge)
         else:
-            build(self.inventory, place, _progress(self.inventory, self.told), self._judge)
+            means = Means(workers=len(os.sched_getaffinity(0)), memory_bytes=self.memory_bytes)
+            build(self.inventory, place, _progress(self.inventory, self.told), self._judge, means)
 
     def _places(self) -> Iterator[Path]:
         """Where the case may lie, one after the other: its place, this session's folder, the system's temporary folder."""
@@ -143,8 +147,9 @@ class Session:
 
 
 @contextmanager
-def open_session(path: str, case: str | None, site: str | None = None) -> Iterator[Session]:
-    """Find the evidence below a path; unpacked archives live as long as the session. `site` names the site's own catalogue files (else RCA_SITE)."""
+def open_session(path: str, case: str | None, site: str | None = None, memory_bytes: int | None = None) -> Iterator[Session]:
+    """Find the evidence below a path; unpacked archives live as long as the session. `site` names the site's own catalogue files (else RCA_SITE),
+    `memory_bytes` is what reading may take."""
     from apps.exports import exported_tables, is_export
     from apps.remote import is_remote
     from rca.case import is_case_file
@@ -158,7 +163,7 @@ def open_session(path: str, case: str | None, site: str | None = None) -> Iterat
     with ExitStack() as later:
         spool = Path(later.enter_context(_spool()))
         if is_remote(path):
-            yield replace(_remote(path, case, spool, later), path=path)
+            yield replace(_remote(path, case, spool, later), path=path, memory_bytes=memory_bytes)
             return
         if is_case_file(root):
             if case:
@@ -173,7 +178,7 @@ def open_session(path: str, case: str | None, site: str | None = None) -> Iterat
         found = _without(inventory(root, spool / "archives"), excluded)
         target = case_path(root, case, spool, is_plain_file=_is_plain_file(root, found))
         found = replace(found, unreadable=tuple(one for one in found.unreadable if (root / one.path) != target))  # its own case
-        yield Session(root, found, target, spool, bool(case), later, path=path)
+        yield Session(root, found, target, spool, bool(case), later, path=path, memory_bytes=memory_bytes)
 
 
 def _remote(url: str, case: str | None, spool: Path, later: ExitStack) -> Session:
@@ -254,8 +259,9 @@ def _progress(inventory: Inventory, told: Progress | None = None) -> Progress:
                 sys.stderr.write("\r\x1b[K")
         elif now - began > 1 and now - last > 0.2:
             last = now
-            left = (now - began) / max(done, 1) * (total - done)
-            sys.stderr.write(f"\r\x1b[Kreading {done} of {total} files, about {left:.0f} s left")
+            rate = done / (now - began)
+            left = f", {rate / 1e6:,.0f} MB/s, about {(total - done) / rate:,.0f} s left" if rate else ""
+            sys.stderr.write(f"\r\x1b[Kreading {done / 1e6:,.0f} of {total / 1e6:,.0f} MB{left}")
             sys.stderr.flush()
 
     return show

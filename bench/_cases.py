@@ -46,7 +46,10 @@ def _pipeline() -> Case:
     return Case("pp4_256", about, job, Fault("stop", (131,), "tp", -30))
 
 
-CASES = {case.name: case for case in (_tensor_data(64), _tensor_data(256), _tensor_data(1024), _pipeline())}
+CASES = {
+    case.name: case
+    for case in (_tensor_data(64), _tensor_data(256), _tensor_data(1024), _pipeline(), _tensor_data(4096), _tensor_data(16384))
+}
 
 
 def prepare(case: Case, folder: Path) -> None:

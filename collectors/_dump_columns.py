@@ -1,67 +1,120 @@
 """The calls of one dump as a frame: each distinct name, shape and stack is turned into text once, the rest is column arithmetic.
 
-A dump holds thousands of calls but few distinct values. Measured: loading costs 3-5 us a call, this about as much.
+A dump holds thousands of calls but few distinct values.
 """
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import chain
-from operator import is_, itemgetter
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from collectors._dump_fields import P2P_NAME, Entry, Values, is_shape
+from collectors._dump_calls import Calls, Coded, Known, texts_of_dtypes, texts_of_sizes
+from collectors._dump_fields import P2P_NAME, Entry
 from collectors._dump_groups import Group, Groups
 from collectors._groups import plain_text
 from collectors._stack_keys import describe
 from rca.tables import Table
 from rca.types import Source
 
-__all__ = ["columns", "rank_of_content", "stacks"]
+__all__ = ["Dump", "columns", "created", "rank_of_content", "stacks"]
 
-MAX_FRAMES = 1024
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RECORD_BLOCK = 4096
 TAIL = 64  # last calls of a rank in a group (and direction) that count as its tail
 LAST_CALLS = 64  # calls that are looked at for the rank a point-to-point call names
 
-_FRAMES = itemgetter("frames")
 _Name = tuple[str, str | None, str | None, int | None, int | None, bool]
 _NAME_COLUMNS = ("group_id", "backend", "op", "src", "dst", "is_p2p")
+_INSTANTS = {"created_at": "time_created_ns", "started_at": "time_discovered_started_ns", "completed_at": "time_discovered_completed_ns"}
+_SAME = ("record_id", "collective_seq_id", "p2p_seq_id", "op_id")
 
 
-def columns(values: Values, groups: Groups, rank: int | None, stack_ids: list[str | None], table: Table) -> pl.DataFrame:
-    """`collectives` rows in file order. Series by Series: a query over so few rows costs more to plan than to run."""
-    height = len(stack_ids)
-    numbers, kinds = _names(values, groups)
-    distinct = pl.DataFrame(
-        [pl.Series(name, [kind[at] for kind in kinds], dtype=table.schema[name]) for at, name in enumerate(_NAME_COLUMNS)]
+@dataclass(frozen=True)
+class Dump:
+    """One dump with what is told of it as a whole."""
+
+    evidence_id: str | None
+    rank: int | None
+    groups: Groups
+    calls: Calls
+    stack_ids: Sequence[str | None]  # of each distinct stack
+
+
+def columns(dumps: Sequence[Dump], table: Table) -> pl.DataFrame:
+    """`collectives` rows of some dumps, in file order. For many at once: a column costs the same for one dump as for a hundred."""
+    if not any(d.calls.height for d in dumps):
+        return table.frame()
+    kinds = [[_parse(name, d.groups.of(key)) for name, key in d.calls.kinds.distinct] for d in dumps]
+    heights = np.array([d.calls.height for d in dumps])
+    of_kind, every = _joined([d.calls.kinds for d in dumps]), [kind for some in kinds for kind in some]
+    found: dict[str, Any] = {
+        name: _spread(of_kind, [kind[at] for kind in every], table.schema[name]) for at, name in enumerate(_NAME_COLUMNS)
+    }
+    found |= {name: _series([d.calls.numbers[name] for d in dumps]) for name in _SAME}
+    told: dict[str, tuple[list[Coded], list[Any]]] = {
+        "state": ([d.calls.states for d in dumps], [d.calls.states.distinct for d in dumps]),
+        "thread_id": ([d.calls.threads for d in dumps], [d.calls.threads.distinct for d in dumps]),
+        "sizes": ([d.calls.sizes for d in dumps], [texts_of_sizes(d.calls.sizes.distinct) for d in dumps]),
+        "dtypes": ([d.calls.dtypes for d in dumps], [texts_of_dtypes(d.calls.dtypes.distinct) for d in dumps]),
+        "stack_id": ([d.calls.stacks for d in dumps], [d.stack_ids for d in dumps]),
+    }
+    found |= {
+        name: _spread(_joined(coded), [text for some in texts for text in some], pl.String()) for name, (coded, texts) in told.items()
+    }
+    is_p2p = np.concatenate([d.calls.flags["is_p2p"].is_set for d in dumps])
+    found["is_p2p"] = pl.Series(is_p2p | np.array([kind[5] for kind in every], bool)[of_kind])
+    found["is_retired"] = _series([d.calls.flags["retired"] for d in dumps])
+    found |= {name: _instants([d.calls.numbers[source] for d in dumps]) for name, source in _INSTANTS.items()}
+    found["timeout_s"] = _series([d.calls.numbers["timeout_ms"] for d in dumps]) / 1000
+    found["record"] = pl.concat([_records(d.calls.height) for d in dumps])
+    found["rank"] = _spread(np.repeat(np.arange(len(dumps)), heights), [d.rank for d in dumps], table.schema["rank"])
+    if any(d.evidence_id for d in dumps):
+        found["evidence_id"] = _spread(np.repeat(np.arange(len(dumps)), heights), [d.evidence_id for d in dumps], pl.String())
+    found["is_tail"] = pl.Series(
+        np.concatenate([_open(d.calls, some) | _tail(d.calls.kinds, some) for d, some in zip(dumps, kinds, strict=True)])
     )
-    found = distinct[pl.Series(numbers, dtype=pl.UInt32)].to_dict()
-    found |= {name: pl.Series(values[name], dtype=pl.Int64) for name in ("record_id", "collective_seq_id", "p2p_seq_id", "op_id")}
-    found |= {name: pl.Series(values[name], dtype=pl.String) for name in ("state", "thread_id")}
-    found["is_p2p"] = _known(pl.Series(values["is_p2p"], dtype=pl.Boolean)) | found["is_p2p"]
-    found["is_retired"] = pl.Series(values["retired"], dtype=pl.Boolean)
-    found["sizes"] = pl.Series(_sizes(values), dtype=pl.String)
-    found["dtypes"] = pl.Series(_dtypes(values), dtype=pl.String)
-    found["created_at"] = _instants(values["time_created_ns"])
-    found["started_at"] = _instants(values["time_discovered_started_ns"])
-    found["completed_at"] = _instants(values["time_discovered_completed_ns"])
-    found["timeout_s"] = pl.Series(values["timeout_ms"], dtype=pl.Int64) / 1000
-    found["stack_id"] = pl.Series(stack_ids, dtype=pl.String)
-    found["record"] = _records(height)
-    found["rank"] = pl.Series([rank], dtype=pl.Int64).new_from_index(0, height)
-    ended = (found["state"] == "completed") | (found["is_retired"] & (found["backend"] == "gloo"))
-    found["is_tail"] = ~_known(ended) | pl.Series(_tail(numbers, kinds), dtype=pl.Boolean)
-    return table.frame(found, height=height)
+    return table.frame(found, height=int(heights.sum()))
 
 
-def _known(flags: pl.Series) -> pl.Series:
-    """Null as false; most columns have none, and looking costs less than filling."""
-    return flags.fill_null(value=False) if flags.null_count() else flags
+def _joined(coded: Sequence[Coded]) -> NDArray[np.int32]:
+    """The numbers of some columns, of which the distinct values are put one behind the other."""
+    starts = np.cumsum([0, *(len(one.distinct) for one in coded[:-1])])
+    return np.concatenate([one.numbers + np.int32(start) for one, start in zip(coded, starts, strict=True)])
+
+
+def _spread(numbers: NDArray[Any], values: Sequence[Any], dtype: Any) -> pl.Series:
+    return pl.Series(values, dtype=dtype).gather(numbers)
+
+
+def _series(known: Sequence[Known]) -> pl.Series:
+    values, is_known = np.concatenate([one.values for one in known]), np.concatenate([one.known for one in known])
+    found = pl.Series(values)
+    return found if is_known.all() else found.set(pl.Series(~is_known), None)
+
+
+def _instants(known: Sequence[Known]) -> pl.Series:
+    """UTC instants from nanoseconds; 0 is how the JSON form writes "never"."""
+    values = np.concatenate([one.values for one in known])
+    found, never = pl.Series(values // 1000), values <= 0
+    return (found.set(pl.Series(never), None) if never.any() else found).cast(pl.Datetime("us", "UTC"))
+
+
+def created(calls: Calls) -> tuple[datetime | None, datetime | None]:
+    """When the first and the last call was made."""
+    told = calls.numbers["time_created_ns"].values
+    told = told[told > 0]
+    return (_instant(int(told.min())), _instant(int(told.max()))) if len(told) else (None, None)
+
+
+def _instant(nanoseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=nanoseconds // 1000)
 
 
 def _records(height: int) -> pl.Series:
@@ -74,36 +127,23 @@ def _record_block(blocks: int) -> pl.Series:
     return "E" + pl.Series(range(blocks * RECORD_BLOCK)).cast(pl.String)
 
 
-def _tail(numbers: Sequence[int], kinds: Sequence[_Name]) -> list[bool]:
-    """Whether each call is among the last TAIL of its group and direction."""
-    lanes: dict[tuple[Any, ...], int] = {}
-    lane_of = [lanes.setdefault((kind[0], kind[3], kind[4]), len(lanes)) for kind in kinds]
-    left = [TAIL] * len(lanes)
-    found = []
-    for number in reversed(numbers):
-        lane = lane_of[number]
-        left[lane] -= 1
-        found.append(left[lane] >= 0)
-    found.reverse()
+def _open(calls: Calls, kinds: Sequence[_Name]) -> NDArray[np.bool_]:
+    """Whether each call was not seen to end; with gloo its being put away is the only sign."""
+    is_completed = np.array([state == "completed" for state in calls.states.distinct], bool)[calls.states.numbers]
+    is_gloo = np.array([kind[1] == "gloo" for kind in kinds], bool)[calls.kinds.numbers]
+    found: NDArray[np.bool_] = ~(is_completed | (calls.flags["retired"].is_set & is_gloo))
     return found
 
 
-def _instants(nanoseconds: list[Any]) -> pl.Series:
-    """UTC instants from nanoseconds; 0 is how the JSON form writes "never"."""
-    numbers = pl.Series(nanoseconds, dtype=pl.Int64)
-    instants = numbers.cast(pl.Datetime("ns", "UTC")).cast(pl.Datetime("us", "UTC"))
-    never = numbers <= 0
-    return instants.set(_known(never), None) if never.any() else instants
-
-
-def _names(values: Values, groups: Groups) -> tuple[list[int], list[_Name]]:
-    """The number of each call's kind, and the kinds: group_id, backend, op, src, dst, and whether the name is a point-to-point one.
-
-    Parsed once per distinct (name, group).
-    """
-    pairs = list(zip(values["profiling_name"], values["process_group"], strict=True))
-    number = {pair: at for at, pair in enumerate(dict.fromkeys(pairs))}
-    return list(map(number.__getitem__, pairs)), [_parse(name, groups.of(key)) for name, key in number]
+def _tail(coded: Coded, kinds: Sequence[_Name]) -> NDArray[np.bool_]:
+    """Whether each call is among the last TAIL of its group and direction."""
+    lanes: dict[tuple[Any, ...], int] = {}
+    lane = np.array([lanes.setdefault((kind[0], kind[3], kind[4]), len(lanes)) for kind in kinds])[coded.numbers]
+    order = np.argsort(lane, kind="stable")
+    ends = np.cumsum(np.bincount(lane, minlength=len(lanes)))
+    found = np.zeros(len(lane), bool)
+    found[order] = np.arange(len(lane)) >= ends[lane[order]] - TAIL
+    return found
 
 
 def _parse(name: Any, group: Group) -> _Name:
@@ -124,76 +164,15 @@ def _parse(name: Any, group: Group) -> _Name:
     return group.id, backend or None, op or None, source, target, pair is not None
 
 
-def _sizes(values: Values) -> list[str]:
-    """ "input -> output" shapes of each call, written (and checked) once per distinct pair; a pair is told by its marshalled bytes.
-
-    That form keeps types apart, refuses endless nesting and writes a shared part once, so a hostile value costs no more than its size.
-    """
-    pairs = list(zip(values["input_sizes"], values["output_sizes"], strict=True))
-    try:
-        keys = list(map(marshal.dumps, pairs))
-    except ValueError as error:  # nested too deep, or of a type that no dump holds
-        raise TypeError(error) from None
-    distinct = dict(zip(keys, pairs, strict=True))
-    if not all(type(side) is list and all(map(is_shape, side)) for pair in distinct.values() for side in pair):
-        raise TypeError("a shape is no list of numbers")
-    texts = {key: f"{_shapes(pair[0])} -> {_shapes(pair[1])}" for key, pair in distinct.items()}
-    return list(map(texts.__getitem__, keys))
-
-
-def _shapes(tensors: Sequence[Sequence[int]]) -> str:
-    return " ".join(",".join(map(str, shape)).join("[]") for shape in tensors)
-
-
-def _dtypes(values: Values) -> list[str]:
-    """ "input -> output" types of each call, each type once."""
-    pairs = list(zip(map(" ".join, values["input_dtypes"]), map(" ".join, values["output_dtypes"]), strict=True))
-    texts = {pair: " -> ".join(" ".join(dict.fromkeys(side.split(" "))) for side in pair) for pair in set(pairs)}
-    return list(map(texts.__getitem__, pairs))
-
-
-def stacks(entries: Sequence[Entry]) -> tuple[list[str | None], list[Entry]]:
-    """Stack id of each call, and the distinct stacks as `stack_frames` rows.
-
-    A pickle shares its frame objects (often the whole list), so a stack is told by their identities.
-    """
-    try:
-        lists = list(map(_FRAMES, entries))
-    except KeyError:  # recorded without stacks, wholly or in part
-        lists = [entry.get("frames") for entry in entries]
-    keys = list(map(id, lists))
-    first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))  # the earliest place of each wins
-    alike: dict[tuple[int, int], list[tuple[list[Any], str | None]]] = {}  # innermost frame and length -> stacks that begin so
+def stacks(calls: Calls) -> tuple[list[str | None], list[Entry]]:
+    """Stack id of each distinct stack, and `stack_frames` rows."""
     rows: dict[str, Entry] = {}
-    ids: dict[int, str | None] = {}
-    for key, place in first.items():
-        frames = lists[place]
-        if not frames or type(frames) is not list or len(frames) > MAX_FRAMES:
-            ids[key] = None
-            continue
-        known = alike.setdefault((id(frames[0]), len(frames)), [])
-        for other, stack_id in known:
-            if all(map(is_, frames, other)):
-                ids[key] = stack_id
-                break
-        else:
-            ids[key] = _describe(frames, f"E{place}", rows)
-            known.append((frames, ids[key]))
-    return list(map(ids.__getitem__, keys)), list(rows.values())
+    told = zip(calls.stacks.distinct, calls.first_of_stack, strict=True)
+    return [_describe(frames, f"E{place}", rows) if frames else None for frames, place in told], list(rows.values())
 
 
-def _describe(frames: list[Any], record: str, rows: dict[str, Entry]) -> str | None:
-    try:
-        known = [(frame["name"], frame["filename"]) for frame in frames]
-        if not set(map(type, chain.from_iterable(known))) <= {str}:
-            raise TypeError
-        "".join(chain.from_iterable(known)).encode()  # a lone surrogate cannot be stored
-    except (KeyError, TypeError, UnicodeEncodeError):
-        named = [f for f in frames if isinstance(f, dict) and plain_text(f.get("name"))]
-        known = [(plain_text(f["name"]), plain_text(f.get("filename")) or None) for f in named]
-    if not known:
-        return None
-    stack = describe(known)
+def _describe(frames: Sequence[tuple[str, str | None]], record: str, rows: dict[str, Entry]) -> str:
+    stack = describe(frames)
     rows.setdefault(
         stack.stack_id,
         {
@@ -210,7 +189,7 @@ def _describe(frames: list[Any], record: str, rows: dict[str, Entry]) -> str | N
     return stack.stack_id
 
 
-def rank_of_content(source: Source, groups: Groups, values: Values) -> tuple[int | None, str]:
+def rank_of_content(source: Source, groups: Groups, calls: Calls) -> tuple[int | None, str]:
     """The global rank a dump is of, and a doubt to report ("" = none).
 
     1. A process is a member of every group it lists, so the rank lies in their intersection; a point-to-point call names it outright.
@@ -218,8 +197,8 @@ def rank_of_content(source: Source, groups: Groups, values: Values) -> tuple[int
     """
     listed = [set(g.ranks) for g in groups.all() if g.ranks]
     possible = set.intersection(*listed) if listed else set()
-    calls = zip(values.get("profiling_name", ())[-LAST_CALLS:], values.get("process_group", ())[-LAST_CALLS:], strict=True)
-    said = {rank for name, key in set(calls) if (rank := _own_rank(name, groups.of(key))) is not None}
+    last = [calls.kinds.distinct[number] for number in np.unique(calls.kinds.numbers[-LAST_CALLS:])]
+    said = {rank for name, key in last if (rank := _own_rank(name, groups.of(key))) is not None}
     if len(said) == 1 and (not possible or said <= possible):
         possible = said
     hint = source.rank_hint

@@ -7,12 +7,13 @@ gloo) calls of any kind; that is said in `group_status.counts` and never guessed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
 
+from collectors._dump_calls import Calls
 from collectors._groups import group_id, group_kind, parse_ranks, plain_text, unlisted_group_id
 from rca.tables import TABLES
 
@@ -40,18 +41,19 @@ class Group:
 class Groups:
     """All groups of a dump, by (name, description)."""
 
-    def __init__(self, document: dict[str, Any], values: Mapping[str, Sequence[Any]], *, is_torn: bool = False) -> None:
+    def __init__(self, document: dict[str, Any], calls: Calls, *, is_torn: bool = False) -> None:
         self._listed = self._from_config(document.get("pg_config"))
         status = document.get("pg_status")
         self._status: dict[Any, Any] = status if isinstance(status, dict) else {}
         self._told = status  # None where the recorder is older than the status, or the header was left out
-        keys = values.get("process_group", ())
-        self._last = dict(zip(keys, range(len(keys)), strict=True))  # (name, description) -> place of its last call
-        self._used = {key: self._resolve(key) for key in self._last}
-        numbers = map(plain_text, map(values["pg_id"].__getitem__, self._last.values())) if keys else ()
-        self._pg_names = dict(zip(numbers, self._last, strict=True))  # process-local number -> (name, description)
-        self._sends = {key for key, is_p2p in set(zip(keys, values.get("is_p2p", ()), strict=True)) if is_p2p}
-        self._values = values
+        ends = sorted(zip(calls.kinds.last(), calls.kinds.distinct, calls.local_groups, strict=True), key=itemgetter(0))
+        first = dict.fromkeys(key for _, key in calls.kinds.distinct)  # in the order of their first calls
+        self._last = {key: place for place, (_, key), _ in ends}  # (name, description) -> place of its last call
+        local = {key: number for _, (_, key), number in ends}
+        self._used = {key: self._resolve(key) for key in first}
+        self._pg_names = {plain_text(local[key]): key for key in first}  # process-local number -> (name, description)
+        self._sends = {calls.kinds.distinct[kind][1] for kind in calls.kinds.has(calls.flags["is_p2p"].is_set)}
+        self._calls = calls
         self._is_torn = is_torn
 
     @staticmethod
@@ -180,7 +182,7 @@ class Groups:
         if key is None or self._is_torn:  # the last calls are missing: nothing to compare the numbers with
             return "unknown"
         last = self._last[key]
-        sequence, op_id = self._values["collective_seq_id"][last], self._values["op_id"][last]
+        sequence, op_id = self._calls.numbers["collective_seq_id"].at(last), self._calls.numbers["op_id"].at(last)
         plain = key not in self._sends and (op_id is None or op_id == sequence)
         if plain and sequence == _number(status.get("last_enqueued_collective")):
             return "collectives"

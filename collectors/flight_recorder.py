@@ -10,14 +10,16 @@ import json
 import pickle
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from collectors._dump_columns import columns, rank_of_content, stacks
-from collectors._dump_fields import Values, fields, fields_one_by_one
+from collectors._dump_calls import NO_CALLS, Calls, calls_of
+from collectors._dump_columns import Dump, columns, created, rank_of_content, stacks
+from collectors._dump_fields import fields, fields_one_by_one
 from collectors._dump_groups import Groups
 from collectors._groups import plain_text
 from collectors._unpickle import MAX_FILE_BYTES, PickleRefused, cut_header, load, salvage
@@ -41,7 +43,8 @@ _JSON_START = re.compile(rb"\s*[\[{]\s*[\[{\"]")
 HEADER_BYTES = (65536, 4 << 20)  # first try, last try: 16,384 ranks make a header of ~0.2 MB
 MAX_ENTRIES = 20_000_000
 
-Rows = Iterator[tuple[Table, pl.DataFrame] | Skip]
+Rows = tuple[Table, pl.DataFrame]
+Items = Iterator[Rows | Skip]
 
 
 def claims(name: str, head: bytes) -> bool:
@@ -56,7 +59,7 @@ def claims(name: str, head: bytes) -> bool:
     return is_pickle and b"entries" in head and b"version" in head
 
 
-def read(source: Source) -> Rows:
+def read(source: Source) -> Items:
     """All rows of one dump; a torn file gives its good prefix and a Skip that says where it ends."""
     document, is_json, torn = _document(source)
     if torn:
@@ -64,7 +67,76 @@ def read(source: Source) -> Rows:
     yield from _tables(source, document, is_json=is_json, is_torn=bool(torn), with_entries=True)
 
 
-def read_header(source: Source) -> Rows | None:
+class Batch:
+    """Whole pickles read by the compiled reader (collectors/_dump_compiled.py), their rows made together: a column costs as much for one as for all.
+
+    Only where `is_compiled()`. What `read` says of a dump is said here, too, in the same order.
+    """
+
+    def __init__(self) -> None:
+        self.height = 0  # calls taken in so far
+        self._dumps: list[tuple[Source, dict[str, Any], _Dump]] = []
+
+    def add(self, source: Source) -> bool:
+        """Takes a dump in; False where anything in it is not as usual: `read` has to say what."""
+        from collectors._dump_compiled import walked
+
+        data = _bytes(source)
+        found = walked(data) if data is not None else None
+        if found is None:
+            return False
+        self._dumps.append((source, found.document, _dump(source, found.document, found.calls, is_torn=False)))
+        self.height += found.calls.height
+        return True
+
+    def items(self) -> Iterator[tuple[Source, Skip | int] | tuple[None, Rows]]:
+        """Skips with the file they are about; how many rows of a file others told already (stacks: ranks that run one program have the same); and
+        tables whose rows name their file themselves. Empties the batch."""
+        dumps, self._dumps, self.height = self._dumps, [], 0
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in EMITS}
+        told: set[str] = set()
+        for source, document, dump in dumps:
+            if dump.doubt:
+                yield source, Skip(None, dump.doubt)
+            of_file = {"evidence_id": source.evidence_id}
+            for name, some in _rows(document, dump, {"format": "pickle", "is_torn": False}).items():
+                rows[name] += [row | of_file for row in some if name != "stack_frames" or row["stack_id"] not in told]
+            yield source, sum(row["stack_id"] in told for row in dump.stacks)
+            told.update(row["stack_id"] for row in dump.stacks)
+        if dumps:
+            calls, members = TABLES["collectives"], TABLES["memberships"]
+            yield None, (calls, columns([dump.named(source.evidence_id) for source, _, dump in dumps], calls))
+            of_files = [
+                dump.groups.memberships(dump.rank).with_columns(evidence_id=pl.lit(source.evidence_id)) for source, _, dump in dumps
+            ]
+            yield None, (members, pl.concat(of_files))
+        for name, some in rows.items():
+            if some:
+                yield None, (TABLES[name], TABLES[name].rows(some))
+
+
+def is_compiled() -> bool:
+    """Whether there is a compiled reader here: Numba is installed."""
+    from collectors._dump_compiled import is_there
+
+    return is_there()
+
+
+def _bytes(source: Source) -> bytes | None:
+    """The bytes of a whole pickle; None where the plain reader has to say what is wrong with it."""
+    if source.head[:1] != b"\x80" or source.size_bytes > MAX_FILE_BYTES:
+        return None
+    try:
+        if source.compression == "none":
+            with source.file.open("rb") as file:
+                return file.read(source.size_bytes)
+        data, is_torn = source.read(MAX_FILE_BYTES + 1)
+    except (OSError, EOFError, zlib.error):
+        return None
+    return None if is_torn else data
+
+
+def read_header(source: Source) -> Items | None:
     """The rows that the header alone gives (no calls); None when the header cannot be read by itself."""
     for num_bytes in HEADER_BYTES:
         head = source.head
@@ -151,7 +223,7 @@ def _plain_size(source: Source) -> int:
 NOT_AS_USUAL = (KeyError, TypeError, OverflowError, UnicodeEncodeError, pl.exceptions.PolarsError)
 
 
-def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn: bool, with_entries: bool) -> Rows:
+def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn: bool, with_entries: bool) -> Items:
     entries = document.get("entries") if with_entries else []
     if entries is None:
         entries = []
@@ -161,42 +233,53 @@ def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn:
     if len(good) < len(entries):
         yield Skip(None, f"{len(entries) - len(good)} of {len(entries)} entries are no calls")
     try:
-        dump = _framed(source, document, fields(good) if good else {}, good, is_torn=is_torn)
+        dump = _dump(source, document, calls_of(fields(good), good) if good else NO_CALLS, is_torn=is_torn)
+        frame = columns([dump.named(None)], TABLES["collectives"])
     except NOT_AS_USUAL:
         values, skipped = fields_one_by_one(good)
         yield from skipped
-        dump = _framed(source, document, values, good, is_torn=is_torn)
+        dump = _dump(source, document, calls_of(values, good), is_torn=is_torn)
+        frame = columns([dump.named(None)], TABLES["collectives"])
     if dump.doubt:
         yield Skip(None, dump.doubt)
-    if good:
-        yield TABLES["stack_frames"], TABLES["stack_frames"].rows(dump.stacks)
-        yield TABLES["collectives"], dump.calls
-    yield TABLES["groups"], TABLES["groups"].rows(dump.groups.rows())
+    beside: dict[str, Any] = {"format": "json" if is_json else "pickle", "is_torn": is_torn} | (
+        {} if with_entries else {"num_entries": None}
+    )
+    yield TABLES["collectives"], frame
     yield TABLES["memberships"], dump.groups.memberships(dump.rank)
-    yield TABLES["group_status"], TABLES["group_status"].rows(dump.groups.status_rows(dump.rank))
-    row = _dump_row(document, dump) | {"format": "json" if is_json else "pickle", "is_torn": is_torn}
-    yield TABLES["dumps"], TABLES["dumps"].rows([row if with_entries else row | {"num_entries": None}])
+    for name, rows in _rows(document, dump, beside).items():
+        yield TABLES[name], TABLES[name].rows(rows)
+
+
+def _rows(document: dict[str, Any], dump: _Dump, told: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the small tables."""
+    return {
+        "stack_frames": dump.stacks,
+        "groups": dump.groups.rows(),
+        "group_status": dump.groups.status_rows(dump.rank),
+        "dumps": [_dump_row(document, dump) | told],
+    }
 
 
 @dataclass(frozen=True)
 class _Dump:
-    """One dump as rows."""
+    """One dump as it is told."""
 
     groups: Groups
     rank: int | None
     doubt: str
-    calls: pl.DataFrame
-    stacks: list[dict[str, Any]]
-    values: Values
+    calls: Calls
+    stack_ids: list[str | None]  # of each distinct stack
+    stacks: list[dict[str, Any]]  # rows of `stack_frames`
+
+    def named(self, evidence_id: str | None) -> Dump:
+        return Dump(evidence_id, self.rank, self.groups, self.calls, self.stack_ids)
 
 
-def _framed(source: Source, document: dict[str, Any], values: Values, entries: Sequence[dict[str, Any]], *, is_torn: bool) -> _Dump:
-    groups = Groups(document, values, is_torn=is_torn)
-    rank, doubt = rank_of_content(source, groups, values)
-    stack_ids, frames = stacks(entries)
-    table = TABLES["collectives"]
-    calls = columns(values, groups, rank, stack_ids, table) if entries else table.frame()
-    return _Dump(groups, rank, doubt, calls, frames, values)
+def _dump(source: Source, document: dict[str, Any], calls: Calls, *, is_torn: bool) -> _Dump:
+    groups = Groups(document, calls, is_torn=is_torn)
+    rank, doubt = rank_of_content(source, groups, calls)
+    return _Dump(groups, rank, doubt, calls, *stacks(calls))
 
 
 def _dump_row(document: dict[str, Any], dump: _Dump) -> dict[str, Any]:
@@ -208,21 +291,26 @@ def _dump_row(document: dict[str, Any], dump: _Dump) -> dict[str, Any]:
         "num_entries": calls.height,
     }
     if calls.height:
-        ended = "completed" in dump.values["state"] or True in dump.values["retired"]
+        ended = "completed" in calls.states.distinct or bool(calls.flags["retired"].is_set.any())
+        backends = [plain_text(name).partition(":") for name, _ in calls.kinds.distinct]
+        first_at, last_at = created(calls)
         row |= {
-            "backend": _most_common(calls["backend"].to_list()),
-            "first_record_id": calls["record_id"].min(),
-            "first_at": calls["created_at"].min(),
-            "last_at": calls["created_at"].max(),
+            "backend": _most_common([name or None if colon else None for name, colon, _ in backends], calls.kinds.counts()),
+            "first_record_id": calls.numbers["record_id"].least(),
+            "first_at": first_at,
+            "last_at": last_at,
             "has_only_active": not ended,
-            "main_thread_id": _most_common(dump.values["thread_id"]),
+            "main_thread_id": _most_common(calls.threads.distinct, calls.threads.counts()),
         }
     return row
 
 
-def _most_common(values: Sequence[Any]) -> Any:
-    kinds = sorted(kind for kind in set(values) if kind is not None)
-    return max(kinds, key=values.count, default=None)
+def _most_common(kinds: Sequence[Any], counts: Sequence[int]) -> Any:
+    told: Counter[Any] = Counter()
+    for kind, count in zip(kinds, counts, strict=True):
+        if kind is not None:
+            told[kind] += count
+    return max(sorted(told), key=told.__getitem__, default=None)
 
 
-__all__: Sequence[str] = ["EMITS", "claims", "read", "read_header"]
+__all__: Sequence[str] = ["EMITS", "Batch", "claims", "is_compiled", "read", "read_header"]

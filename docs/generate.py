@@ -23,7 +23,8 @@ import scores
 
 from collectors._stack_labels import ACTIVITIES, WAIT_KINDS
 from rca import catalogues, plugins
-from rca.case import Case, build
+from rca.building import build
+from rca.case import Case
 from rca.causes import ACTIONS, ATTRIBUTIONS, CAUSES, LAYERS, STAGES
 from rca.drills import simulated
 from rca.judge import Judgement, judge

@@ -17,7 +17,8 @@ import polars as pl
 
 from rca.analyses._stack_views import main_views, seen
 from rca.analyses._waits import build_waits
-from rca.case import Case, build
+from rca.building import build
+from rca.case import Case
 from rca.judge import judge
 from rca.roster import roster
 from rca.sources import inventory

@@ -10,7 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rca.case import Case, build
+    from rca.building import build
+    from rca.case import Case
     from rca.judge import judge as answer
     from rca.sources import inventory
 
@@ -20,7 +21,7 @@ __all__ = ["Case", "__version__", "answer", "build", "inventory"]
 _HOMES = {  # a name of its own for each: a submodule, once imported, hides a function of the same name
     "Case": ("rca.case", "Case"),
     "answer": ("rca.judge", "judge"),
-    "build": ("rca.case", "build"),
+    "build": ("rca.building", "build"),
     "inventory": ("rca.sources", "inventory"),
 }
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-__all__ = ["PER_BYTE", "memory_limit", "without_gc"]
+__all__ = ["PER_BYTE", "machine_bytes", "memory_limit", "without_gc"]
 
 PER_BYTE = 40  # bytes that a reader may use for every byte of a file: a dump takes 7-8 times its size as Python objects (measured)
 
@@ -16,7 +17,6 @@ def memory_limit(num_bytes: int) -> Iterator[None]:
     """Keep the process from growing by more than `num_bytes`: MemoryError beyond; no limit where the system has none."""
     try:
         import resource
-        from pathlib import Path
 
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (ImportError, OSError, ValueError):
@@ -44,3 +44,20 @@ def without_gc() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def machine_bytes() -> int:
+    """Memory of the machine, or of the control group that this process is in; 8 GB where neither tells."""
+    told = []
+    for place in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(place).read_text().strip()
+        except OSError:
+            continue
+        told += [int(text)] if text.isdigit() else []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        told += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemTotal:")]
+    except (OSError, ValueError, IndexError):
+        pass
+    return min(told, default=8 << 30)

@@ -6,9 +6,8 @@ This is one of the two places that catch broadly: whatever a reader does with ho
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -17,18 +16,19 @@ from rca import plugins
 from rca.errors import EvidenceError
 from rca.guesses import guess
 from rca.memory import PER_BYTE, memory_limit
+from rca.parts import Parts
 from rca.tables import TABLES
 from rca.types import Collector, Skip, Source
 
-__all__ = ["Originals", "Parts", "Reading", "claimants", "collectors", "read_source"]
+__all__ = ["Originals", "Reading", "claimants", "collectors", "is_unique", "read_source", "read_sources", "readings_frame"]
 
-BATCH_ROWS = 200_000  # rows held in memory before they go to disk: ~60 MB of calls
+BATCH_ROWS = 200_000  # calls that a compiled reader makes into one frame
 MEMORY_FLOOR_BYTES = 1 << 30  # that a reader may use whatever the size of its file
 PICKLE = b"\x80"  # how a pickle begins, and no text: forty readers of text need not look at sixteen thousand dumps
 COMPRESSES = 30  # times, at most, that an honest dump is larger than its compressed file
 ENDS_ABOVE = 64 << 20  # bytes: a larger file that nothing reads whole is known by its ends; smaller ones are hashed within a second
 MAX_SKIPS = 20  # skips of one file that are kept one by one; the rest is counted
-Progress = Callable[[int, int, str], None]  # files done, files in all, current path
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, path of the file that is read next ("" = several at once, or none)
 
 
 @dataclass
@@ -44,6 +44,17 @@ class Reading:
     guess: str | None = None
     copy_of: str | None = None  # path of the file with the same bytes that was read instead
     is_unique: bool = False  # no two hosts or ranks can write such a file with the same bytes
+
+    @classmethod
+    def unreadable(cls, source: Source, error: OSError) -> Reading:
+        """A file whose bytes cannot be had."""
+        source.__dict__["evidence_id"] = "unreadable"
+        return cls(source, problem=f"cannot be read: {error.strerror or error}")
+
+    @classmethod
+    def copied(cls, source: Source, original: Reading) -> Reading:
+        """A file that has the bytes of another one."""
+        return cls(source, collectors=original.collectors, copy_of=original.source.path)
 
     def skip(self, skip: Skip) -> None:
         """Count a record that could not be read; the first ones are kept with their reason."""
@@ -69,8 +80,7 @@ class Originals:
         Nothing may say that it is of another host or rank: seven sound hosts have the same list of packages. Only a recorder dump, which counts
         nanoseconds, is never equal to another one's.
         """
-        if source.size_bytes > ENDS_ABOVE and "bytes_id" not in source.__dict__:
-            source.__dict__["is_known_by_ends"] = self._is_read_by_ends(source)
+        self.look(source)
         source.__dict__["evidence_id"] = source.bytes_id
         same = self._read.get(source.bytes_id)
         if same is None:
@@ -87,6 +97,12 @@ class Originals:
             source.__dict__["evidence_id"] = hashlib.sha256(f"{source.bytes_id} {host} {rank}".encode()).hexdigest()[:16]
         return first
 
+    def look(self, source: Source) -> None:
+        """Find out what tells a file by its bytes. Raises OSError where they cannot be had."""
+        if source.size_bytes > ENDS_ABOVE and "bytes_id" not in source.__dict__:
+            source.__dict__["is_known_by_ends"] = self._is_read_by_ends(source)
+        _ = source.bytes_id
+
     def _is_read_by_ends(self, source: Source) -> bool:
         names, problem = claimants(source, self._known)
         return problem is None and all(getattr(self._known[name], "READS_ENDS", False) for name in names)
@@ -97,67 +113,6 @@ class Originals:
         host, rank = reading.source.host_said, reading.source.rank_said
         for key in ((host, rank), (host, "*"), ("*", rank), ("*", "*")):
             same.setdefault(key, reading)
-
-
-class Parts:
-    """Rows on their way to the case: small tables stay in memory, `collectives` goes to Parquet parts in bounded batches."""
-
-    SPILLED = "collectives"
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._waiting: dict[str, list[pl.DataFrame]] = {}
-        self._ids: dict[str, list[str]] = {}  # evidence_id of each waiting frame; "" = its rows carry their own
-        self._num_waiting = 0
-        self.files: list[Path] = []
-
-    def add(self, table: str, frame: pl.DataFrame, evidence_id: str = "") -> None:
-        """Take the rows of a table that one file gave."""
-        if not frame.height:
-            return
-        self._waiting.setdefault(table, []).append(frame)
-        self._ids.setdefault(table, []).append(evidence_id)
-        if table == self.SPILLED:
-            self._num_waiting += frame.height
-            if self._num_waiting >= BATCH_ROWS:
-                self.flush()
-
-    def flush(self) -> None:
-        """Write the waiting calls as one more part."""
-        frame = self._take(self.SPILLED)
-        self._num_waiting = 0
-        self._waiting.pop(self.SPILLED, None)
-        self._ids.pop(self.SPILLED, None)
-        if frame.height:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            path = self._folder / f"{self.SPILLED}-{len(self.files):05d}.parquet"
-            frame.write_parquet(path, compression="lz4", statistics=False)
-            self.files.append(path)
-
-    def rewrite(self, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
-        """Change the calls, part by part."""
-        self.flush()
-        for path in self.files:
-            change(pl.read_parquet(path, glob=False)).write_parquet(path, compression="lz4", statistics=False)
-
-    def table(self, table: str) -> pl.DataFrame:
-        """All rows of a table, parts on disk included."""
-        frame = self._take(table)
-        if table == self.SPILLED and self.files:
-            return pl.concat([*(pl.read_parquet(path, glob=False) for path in self.files), frame])
-        return frame
-
-    def _take(self, table: str) -> pl.DataFrame:
-        """The waiting rows with the columns that only the reader of the file knows, filled in for all files at once."""
-        frames = self._waiting.get(table, [])
-        if not frames:
-            return TABLES[table].frame()
-        ids = pl.Series("evidence_id", self._ids[table]).to_frame().with_columns(pl.Series("n", [f.height for f in frames]))
-        per_row = ids.select(pl.col("evidence_id").repeat_by("n").explode())["evidence_id"]
-        stamps = [pl.when(per_row != "").then(per_row).otherwise(pl.col("evidence_id")).alias("evidence_id")]
-        if "attempt" in TABLES[table].schema:
-            stamps += [pl.col("job_id").fill_null("job-0"), pl.col("attempt").fill_null(0)]
-        return pl.concat(frames).with_columns(stamps)
 
 
 def collectors() -> dict[str, Collector]:
@@ -192,17 +147,89 @@ def read_source(
     read: Callable[[Collector, Source], Iterable[Any]] | None = None,
 ) -> Reading:
     """Read one file with every collector that claims it, into `parts`."""
-    reading = Reading(source)
-    names, reading.problem = claimants(source, known)
-    if reading.problem is not None:
-        return reading
-    if not names:
-        reading.problem = "no collector recognises it"
-        reading.guess = guess(source.head)
-    reading.is_unique = any("dumps" in known[name].EMITS for name in names)
+    reading, names = _begun(source, known)
     for name in names:
         _read_with(name, known[name], source, parts, reading, read)
     return reading
+
+
+def is_unique(names: Iterable[str], known: Mapping[str, Collector]) -> bool:
+    """Whether no two hosts or ranks can write such a file with the same bytes: a recorder dump counts nanoseconds."""
+    return any("dumps" in known[name].EMITS for name in names)
+
+
+def read_sources(
+    sources: Iterable[Source], known: dict[str, Collector], parts: Parts, entering: Callable[[Source], None], *, is_compiled: bool
+) -> list[Reading]:
+    """Read files one after the other, into `parts`; where a collector has a compiled reader and it is wanted, by that, as far as it goes."""
+    readings = []
+    batch: Any = None
+    waiting: list[Reading] = []
+
+    def empty() -> None:
+        if waiting:
+            _emptied(batch, known, parts, waiting)
+        waiting.clear()
+
+    for source in sources:
+        entering(source)
+        reading, names = _begun(source, known)
+        readings.append(reading)
+        maker = getattr(known[names[0]], "Batch", None) if is_compiled and len(names) == 1 else None
+        if maker is not None:
+            batch = batch or maker()
+            if _added(batch, source):
+                reading.collectors = [*names]
+                waiting.append(reading)
+                if batch.height >= BATCH_ROWS:
+                    empty()
+                continue
+            batch = None if not waiting else batch
+        empty()
+        for name in names:
+            _read_with(name, known[name], source, parts, reading, None)
+        source.__dict__.pop("head", None)  # 64 KiB a file would add up
+    empty()
+    return readings
+
+
+def _begun(source: Source, known: dict[str, Collector]) -> tuple[Reading, list[str]]:
+    """A file about to be read, and who reads it."""
+    reading = Reading(source)
+    names, reading.problem = claimants(source, known)
+    if reading.problem is None and not names:
+        reading.problem = "no collector recognises it"
+        reading.guess = guess(source.head)
+    reading.is_unique = is_unique(names, known)
+    return reading, names
+
+
+def _added(batch: Any, source: Source) -> bool:
+    """Whether the compiled reader took a file; whatever it trips over, the plain one has to say what is wrong."""
+    try:
+        with memory_limit(MEMORY_FLOOR_BYTES + PER_BYTE * source.size_bytes):
+            took = bool(batch.add(source))
+    except Exception:  # noqa: BLE001 - runner site: the plain reader reads it, and records what it finds
+        return False
+    source.__dict__.pop("head", None)
+    return took
+
+
+def _emptied(batch: Any, known: dict[str, Collector], parts: Parts, readings: Sequence[Reading]) -> None:
+    """The rows of the files that a compiled reader took."""
+    of_file = {reading.source.evidence_id: reading for reading in readings}
+    for source, item in batch.items():
+        if source is not None:
+            reading = of_file[source.evidence_id]
+            if isinstance(item, Skip):
+                reading.skip(item)
+            else:
+                reading.num_rows += item
+            continue
+        table, frame = item
+        for evidence_id, num_rows in frame.group_by("evidence_id").len().iter_rows():
+            of_file[evidence_id].num_rows += num_rows
+        parts.add(table.name, frame)
 
 
 def _read_with(name: str, collector: Collector, source: Source, parts: Parts, reading: Reading, read: Any) -> None:

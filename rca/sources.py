@@ -17,6 +17,7 @@ __all__ = ["IGNORED_NAMES", "Inventory", "Unreadable", "inventory", "inventory_o
 
 IGNORED_NAMES = frozenset({"truth.json", "case.duckdb", ".git"})  # a drill's answer is never read; a case is not evidence
 WORKSPACE = ".case-tmp-"  # part of the name of the folder a case is built in, which may lie inside the evidence
+PARTS = ".case-parts"  # end of the name of the folder with the parts of a case
 HEAD = 560  # bytes that tell an archive
 CASE = "a case file: it is read when it is named itself (`rca diagnose FILE`), unpacked"
 MANIFEST, EXPORT = "manifest.json", b"rca.export/"  # of what `rca export` writes
@@ -94,7 +95,7 @@ def _walk(root: Path, unreadable: list[Unreadable]) -> Iterator[tuple[Path, str]
     for folder, folders, files in os.walk(
         root, onerror=lambda e: unreadable.append(Unreadable(archives.printable(str(e.filename)), f"cannot be listed: {e.strerror}"))
     ):
-        folders[:] = sorted(name for name in folders if name not in IGNORED_NAMES and WORKSPACE not in name)
+        folders[:] = sorted(name for name in folders if name not in IGNORED_NAMES and WORKSPACE not in name and not name.endswith(PARTS))
         for name in sorted(files):
             path = Path(folder) / name
             if name in IGNORED_NAMES or WORKSPACE in name:

@@ -15,11 +15,13 @@ import polars as pl
 
 from rca import plugins
 from rca.analyses._waits import build_waits
-from rca.case import MemoryCase, frames_of, link
+from rca.case import MemoryCase
 from rca.decision.history import NO_HISTORY, History
 from rca.judge import Judgement, judge
+from rca.linking import frames_of, link
 from rca.memory import without_gc
-from rca.reading import Originals, Parts, Reading, collectors, read_source
+from rca.parts import Parts
+from rca.reading import Originals, Reading, collectors, read_source
 from rca.sources import Inventory
 from rca.tables import TABLES
 from rca.types import Source

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import polars as pl
 import pytest
 
-from rca.case import MemoryCase, frames_of, read_all
-from rca.reading import Parts
+from rca.case import MemoryCase
+from rca.linking import frames_of, read_all
+from rca.parts import Parts
 from rca.sources import inventory
 
 ROOT = Path(__file__).resolve().parents[1]

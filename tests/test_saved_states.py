@@ -13,11 +13,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from rca.case import MemoryCase, frames_of, read_all
+from rca.case import MemoryCase
 from rca.checkpoints import rollback
 from rca.judge import judge
+from rca.linking import frames_of, read_all
+from rca.parts import Parts
 from rca.questions import ask
-from rca.reading import ENDS_ABOVE, Parts
+from rca.reading import ENDS_ABOVE
 from rca.saved_states import SavedState, saved_states
 from rca.sources import inventory
 from rca.tables import TABLES

@@ -127,8 +127,8 @@ def test_a_pipe_named_on_the_command_line_does_not_block(tmp_path: Path) -> None
 
 
 def test_a_file_that_vanishes_while_it_is_looked_at_is_skipped(folder: Path) -> None:
-    from rca.case import read_all
-    from rca.reading import Parts
+    from rca.linking import read_all
+    from rca.parts import Parts
 
     (folder / "gone_rank_1").write_bytes(DUMP + b"other")
     found = look(folder)

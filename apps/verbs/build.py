@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from apps.site import EVIDENCE, option
+from apps.site import EVIDENCE, memory_option, option
 
 __all__ = ["arguments", "run"]
 
@@ -15,9 +15,10 @@ NOT_ROWS = ("evidence", "readings", "outcomes", "findings", "cites", "hypotheses
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca build PATH [--case FILE] [--site FOLDER]`."""
+    """`rca build PATH [--case FILE] [--memory SIZE] [--site FOLDER]`."""
     parser.add_argument("path", metavar="PATH", help=EVIDENCE)
     parser.add_argument("--case", metavar="FILE", help="where the case file goes (default: beside the evidence, else the cache folder)")
+    memory_option(parser)
     option(parser)
 
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from apps.text import write
     from rca.tables import TABLES
 
-    with open_session(args.path, args.case, args.site) as session:
+    with open_session(args.path, args.case, args.site, args.memory) as session:
         case = session.case(is_kept=True)
         try:
             counts = {name: case.table(name).select(pl.len()).collect().item() for name in TABLES}

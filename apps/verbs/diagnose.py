@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from apps.site import EVIDENCE, option
+from apps.site import EVIDENCE, memory_option, option
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
@@ -24,7 +24,7 @@ _PATH: Final = re.compile(r"\bPATH\b")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """`rca diagnose PATH [--json] [--fast] [--why] [--case FILE] [--site FOLDER]`."""
+    """`rca diagnose PATH [--json] [--fast] [--why] [--case FILE] [--memory SIZE] [--site FOLDER]`."""
     parser.add_argument("path", metavar="PATH", help=EVIDENCE)
     parser.add_argument("--json", action="store_true", help="one JSON document (rca.diagnosis/1) on stdout")
     parser.add_argument("--fast", action="store_true", help="stop at the early answer; build no case when there is one")
@@ -32,6 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--why", action="store_true", help="also what the decision rests on: steps, restarts, losses, the way back, a checklist"
     )
     parser.add_argument("--case", metavar="FILE", help="where the case file goes (default: beside the evidence, else the cache folder)")
+    memory_option(parser)
     option(parser)
 
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from apps.session import open_session
     from apps.text import blind_lines, decision_lines, diagnosis_lines, write
 
-    with open_session(args.path, args.case, args.site) as session:
+    with open_session(args.path, args.case, args.site, args.memory) as session:
         early = session.triage() if args.fast or not args.json else None
         if early is not None and args.fast:
             timing = {"build_s": 0.0, "diagnose_s": session.diagnose_s}

@@ -84,7 +84,8 @@ def _anonymised(case: Case, target: Path) -> tuple[Renaming, Case]:
     """The case under neutral names, as a file that ends with the session, judged anew."""
     from apps.exports import ANONYMISED
     from rca.anonymise import Renaming, gather
-    from rca.case import Case, copy
+    from rca.building import copy
+    from rca.case import Case
     from rca.judge import judge
 
     renaming = Renaming(*gather(case.chunks))

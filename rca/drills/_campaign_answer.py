@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rca.case import Case, MemoryCase, build
+from rca.building import build
+from rca.case import Case, MemoryCase
 from rca.diagnose import diagnose
 from rca.drills import simulated
 from rca.drills._campaign_plan import Wanted, drawn, layout_text, played

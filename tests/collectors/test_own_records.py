@@ -15,7 +15,8 @@ from rca import plugins
 from rca.causes import ATTRIBUTIONS, STAGES
 from rca.errors import EvidenceError
 from rca.incidents.records import END_KINDS, NOTE_KINDS
-from rca.reading import Parts, collectors, read_source
+from rca.parts import Parts
+from rca.reading import collectors, read_source
 
 FIXTURE = {
     "notes": "own_notes.jsonl",

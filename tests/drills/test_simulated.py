@@ -7,14 +7,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rca.case import MemoryCase, frames_of, read_all
+from rca.case import MemoryCase
 from rca.drills._synthetic_job import Fault, Job, plan
 from rca.drills._synthetic_run import play
 from rca.drills.simulated import KINDS, Scene, Steps, World, class_of, frames, layouts, simulate, write
 from rca.drills.simulated._play import played
 from rca.errors import UsageError
+from rca.linking import frames_of, read_all
+from rca.parts import Parts
 from rca.questions import ask
-from rca.reading import Parts
 from rca.sources import inventory
 
 LARGE = World(tp=4, pp=4, dp=32, cp=2, order="tp-cp-pp-dp")  # 1,024 ranks

@@ -14,12 +14,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from rca.case import frames_of, read_all
 from rca.causes import CAUSES
 from rca.drills._synthetic_fleet import Fleet, records, write
 from rca.drills._synthetic_fleet_rates import RATES, components, path_of, per_host_day
 from rca.errors import UsageError
-from rca.reading import Parts
+from rca.linking import frames_of, read_all
+from rca.parts import Parts
 from rca.reliability.figures import figures
 from rca.reliability.ledger import Ledger, open_ledger
 from rca.reliability.published import statement

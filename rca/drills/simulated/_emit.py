@@ -10,14 +10,14 @@ from typing import Any
 
 import polars as pl
 
-from rca.case import frames_of, link, read_all
 from rca.drills._synthetic_job import groups_of
 from rca.drills.simulated._copies import Copies
 from rca.drills.simulated._rank_files import rank_files, stack_index
 from rca.drills.simulated._scene import Scene
 from rca.drills.simulated._text import number_frames, text_files, written_numbers
 from rca.drills.simulated._timings import timing_files, timing_frames
-from rca.reading import Parts
+from rca.linking import frames_of, link, read_all
+from rca.parts import Parts
 from rca.sources import inventory
 
 __all__ = ["frames", "write"]
