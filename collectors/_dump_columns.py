@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from collectors._dump_calls import Calls, Coded, Known, texts_of_dtypes, texts_of_sizes
 from collectors._dump_fields import P2P_NAME, Entry
 from collectors._dump_groups import Group, Groups
-from collectors._groups import plain_text
+from collectors._groups import Ranks, plain_text
 from collectors._stack_keys import describe
 from rca.tables import Table
 from rca.types import Source
@@ -195,8 +195,8 @@ def rank_of_content(source: Source, groups: Groups, calls: Calls) -> tuple[int |
     1. A process is a member of every group it lists, so the rank lies in their intersection; a point-to-point call names it outright.
     2. The file's name is believed when the content allows it; when the content leaves one rank only, the content decides.
     """
-    listed = [set(g.ranks) for g in groups.all() if g.ranks]
-    possible = set.intersection(*listed) if listed else set()
+    smallest, *larger = sorted((g.ranks for g in groups.all() if g.ranks), key=len) or [Ranks()]
+    possible = {rank for rank in smallest if all(ranks.place(rank) is not None for ranks in larger)}
     last = [calls.kinds.distinct[number] for number in np.unique(calls.kinds.numbers[-LAST_CALLS:])]
     said = {rank for name, key in last if (rank := _own_rank(name, groups.of(key))) is not None}
     if len(said) == 1 and (not possible or said <= possible):

@@ -7,17 +7,19 @@ gloo) calls of any kind; that is said in `group_status.counts` and never guessed
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 import polars as pl
 
 from collectors._dump_calls import Calls
-from collectors._groups import group_id, group_kind, parse_ranks, plain_text, unlisted_group_id
+from collectors._groups import Ranks, group_id, group_kind, parse_ranks, plain_text, unlisted_group_id
 from rca.tables import TABLES
 
-__all__ = ["Group", "Groups"]
+__all__ = ["Group", "Groups", "Members", "member_rows"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Group:
     name: str
     desc: str
     kind: str
-    ranks: tuple[int, ...]
+    ranks: Ranks
     twin: int = 1  # 2 and up: a later group of the same kind and members
 
     @property
@@ -36,6 +38,31 @@ class Group:
         if not self.ranks:
             return unlisted_group_id(self.kind, self.name)
         return group_id(self.kind, self.ranks) + (f".{self.twin}" if self.twin > 1 else "")
+
+
+@dataclass(frozen=True)
+class Members:
+    """Some members of a group, with their places in it where they are told."""
+
+    group_id: str
+    ranks: Sequence[int]
+    places: Sequence[int | None]
+    is_inferred: bool
+
+
+def member_rows(dumps: Iterable[tuple[str | None, Iterable[Members]]]) -> pl.DataFrame:
+    """Rows of `memberships` of some dumps, each with its evidence_id."""
+    told = [(evidence_id, members) for evidence_id, groups in dumps for members in groups]
+    sizes = pl.Series("n", [len(members.ranks) for _, members in told], pl.UInt32)
+    alike = pl.DataFrame(
+        {
+            "evidence_id": pl.Series([evidence_id for evidence_id, _ in told], dtype=pl.String),
+            "group_id": pl.Series([members.group_id for _, members in told], dtype=pl.String),
+            "is_inferred": pl.Series([members.is_inferred for _, members in told], dtype=pl.Boolean),
+        }
+    ).select(pl.all().repeat_by(sizes).explode())
+    ranks, places = (list(chain.from_iterable(some)) for some in ([m.ranks for _, m in told], [m.places for _, m in told]))
+    return TABLES["memberships"].frame({"record": "E0", "rank": ranks, "group_rank": places, **alike.to_dict()}, height=len(ranks))
 
 
 class Groups:
@@ -71,9 +98,9 @@ class Groups:
     def _resolve(self, key: tuple[str, str]) -> Group:
         listed = self._listed.get(key[0])
         if listed is None:
-            return Group(key[0], key[1], group_kind(key[1]), ())
+            return Group(key[0], key[1], group_kind(key[1]), Ranks())
         if listed.desc != key[1] and key[1]:  # one name, two descriptions: the header lists only the last of them
-            return Group(key[0], key[1], group_kind(key[1]), ())
+            return Group(key[0], key[1], group_kind(key[1]), Ranks())
         return listed
 
     def of(self, key: tuple[str, str]) -> Group:
@@ -101,28 +128,17 @@ class Groups:
             for g in self.all()
         ]
 
-    def memberships(self, rank: int | None) -> pl.DataFrame:
-        """Rows of `memberships`: listed members, and this rank wherever it uses a group that lists none.
+    def memberships(self, rank: int | None) -> Iterator[Members]:
+        """Listed members by group, and this rank wherever it uses a group that lists none.
 
         At 16,384 ranks every dump lists the world: a long list is kept from four members only, spread over it so that no lost host takes all.
         """
-        ids: list[str] = []
-        ranks: list[int] = []
-        places: list[int | None] = []
-        inferred: list[bool] = []
         for g in self.all():
-            if g.ranks and (len(g.ranks) <= SHORT_LIST or rank not in g.ranks or rank in _keepers(g.ranks)):
-                ids += [g.id] * len(g.ranks)
-                ranks += g.ranks
-                places += range(len(g.ranks))
-                inferred += [False] * len(g.ranks)
+            place = g.ranks.place(rank)
+            if g.ranks and (len(g.ranks) <= SHORT_LIST or place is None or rank in _keepers(g.ranks)):
+                yield Members(g.id, g.ranks, range(len(g.ranks)), is_inferred=False)
             elif rank is not None:
-                ids.append(g.id)
-                ranks.append(rank)
-                places.append(g.ranks.index(rank) if g.ranks else None)
-                inferred.append(not g.ranks)
-        data = {"record": "E0", "group_id": ids, "rank": ranks, "group_rank": places, "is_inferred": inferred}
-        return TABLES["memberships"].frame(data, height=len(ids))
+                yield Members(g.id, (rank,), (place,), is_inferred=not g.ranks)
 
     def status_rows(self, rank: int | None) -> list[dict[str, Any]]:
         """Rows of `group_status`, each tied to its group where that can be told."""
@@ -192,7 +208,7 @@ class Groups:
 SHORT_LIST = 64  # members; shorter lists are cheap enough to keep from every rank that gives them
 
 
-def _keepers(ranks: tuple[int, ...]) -> frozenset[int]:
+def _keepers(ranks: Ranks) -> frozenset[int]:
     """The members from whose dumps a long list is kept."""
     last = len(ranks) - 1
     return frozenset(ranks[place] for place in (0, last // 3, 2 * last // 3, last))

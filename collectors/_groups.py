@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import lru_cache
 
 from rca.catalogues import cached, rows
 
-__all__ = ["group_id", "group_kind", "parse_ranks", "plain_text", "unlisted_group_id"]
+__all__ = ["Ranks", "group_id", "group_kind", "parse_ranks", "plain_text", "unlisted_group_id"]
 
 _RANKS = re.compile(r"[\[\](){}\s,\d]*")
 MAX_RANK = 1 << 31
@@ -46,21 +47,38 @@ def _kind(desc: str) -> str:
     return "other" if lowered and lowered != "undefined" else "unknown"
 
 
-def parse_ranks(value: object) -> tuple[int, ...]:
+class Ranks(tuple[int, ...]):
+    """Members of a group, sorted. The world of a large job stands in the dump of every rank: it is hashed once, and searched by halving."""
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("hash")
+        if known is None:
+            self.__dict__["hash"] = known = super().__hash__()
+        return known
+
+    def place(self, rank: int | None) -> int | None:
+        """Where a rank stands; None where it is no member."""
+        if rank is None:
+            return None
+        at = bisect_left(self, rank)
+        return at if at < len(self) and self[at] == rank else None
+
+
+def parse_ranks(value: object) -> Ranks:
     """Global ranks of a `pg_config` entry, sorted: a list, or the text "[0, 1]"; empty when it says nothing."""
     if isinstance(value, str):
         return _ranks_in(value)
-    return _unique(value) if isinstance(value, list | tuple) else ()
+    return _unique(value) if isinstance(value, list | tuple) else Ranks()
 
 
 @lru_cache(maxsize=4096)  # the list of a large group stands in the dump of every member
-def _ranks_in(text: str) -> tuple[int, ...]:
-    return _unique(map(int, re.findall(r"[0-9]{1,9}", text))) if _RANKS.fullmatch(text) else ()
+def _ranks_in(text: str) -> Ranks:
+    return _unique(map(int, re.findall(r"[0-9]{1,9}", text))) if _RANKS.fullmatch(text) else Ranks()
 
 
-def _unique(found: Iterable[object]) -> tuple[int, ...]:
+def _unique(found: Iterable[object]) -> Ranks:
     ranks = sorted({rank for rank in found if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < MAX_RANK})
-    return tuple(ranks) if len(ranks) <= MAX_RANKS else ()
+    return Ranks(ranks) if len(ranks) <= MAX_RANKS else Ranks()
 
 
 @lru_cache(maxsize=65536)

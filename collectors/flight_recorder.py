@@ -1,7 +1,7 @@
 """PyTorch flight-recorder dumps: pickle or JSON, recorder 1.x to 2.10, NCCL, gloo and torchcomms, whole or torn.
 
 Every key is optional, unknown keys are passed over. A pickle is read by an unpickler that refuses every import, so nothing in a dump runs.
-`read_header` reads what stands before the calls (a few KB): enough to see who lags, long before the calls themselves are read.
+`Batch.add_header` reads what stands before the calls (a few KB): enough to see who lags, long before the calls themselves are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import polars as pl
 from collectors._dump_calls import NO_CALLS, Calls, calls_of
 from collectors._dump_columns import Dump, columns, created, rank_of_content, stacks
 from collectors._dump_fields import fields, fields_one_by_one
-from collectors._dump_groups import Groups
+from collectors._dump_groups import Groups, member_rows
 from collectors._groups import plain_text
 from collectors._unpickle import MAX_FILE_BYTES, PickleRefused, cut_header, load, salvage
 from rca.errors import EvidenceError
@@ -40,7 +40,7 @@ _KEYS = (
     b"collective_seq_id",
 )
 _JSON_START = re.compile(rb"\s*[\[{]\s*[\[{\"]")
-HEADER_BYTES = (65536, 4 << 20)  # first try, last try: 16,384 ranks make a header of ~0.2 MB
+HEADER_BYTES = (65536, 262144, 4 << 20)  # one try after the other: 16,384 ranks make a header of ~0.2 MB
 MAX_ENTRIES = 20_000_000
 
 Rows = tuple[Table, pl.DataFrame]
@@ -64,29 +64,35 @@ def read(source: Source) -> Items:
     document, is_json, torn = _document(source)
     if torn:
         yield Skip(None, torn)
-    yield from _tables(source, document, is_json=is_json, is_torn=bool(torn), with_entries=True)
+    yield from _tables(source, document, is_json=is_json, is_torn=bool(torn))
 
 
 class Batch:
-    """Whole pickles read by the compiled reader (collectors/_dump_compiled.py), their rows made together: a column costs as much for one as for all.
-
-    Only where `is_compiled()`. What `read` says of a dump is said here, too, in the same order.
-    """
+    """Dumps whose rows are made together: a column costs as much for one as for all. What `read` says of a dump is said here, in the same order."""
 
     def __init__(self) -> None:
         self.height = 0  # calls taken in so far
-        self._dumps: list[tuple[Source, dict[str, Any], _Dump]] = []
+        self._dumps: list[tuple[Source, _Dump]] = []
 
     def add(self, source: Source) -> bool:
-        """Takes a dump in; False where anything in it is not as usual: `read` has to say what."""
+        """Takes in a whole pickle, by the compiled reader (collectors/_dump_compiled.py, where `is_compiled()`); False where anything in it is not as
+        usual: `read` has to say what."""
         from collectors._dump_compiled import walked
 
         data = _bytes(source)
         found = walked(data) if data is not None else None
         if found is None:
             return False
-        self._dumps.append((source, found.document, _dump(source, found.document, found.calls, is_torn=False)))
+        self._dumps.append((source, _dump(source, found.document, found.calls, is_torn=False)))
         self.height += found.calls.height
+        return True
+
+    def add_header(self, source: Source) -> bool:
+        """Takes in what stands before the calls; False where that cannot be read by itself."""
+        header = _header(source)
+        if header is None:
+            return False
+        self._dumps.append((source, _dump(source, header, NO_CALLS, is_torn=False, is_whole=False)))
         return True
 
     def items(self) -> Iterator[tuple[Source, Skip | int] | tuple[None, Rows]]:
@@ -95,21 +101,18 @@ class Batch:
         dumps, self._dumps, self.height = self._dumps, [], 0
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in EMITS}
         told: set[str] = set()
-        for source, document, dump in dumps:
+        for source, dump in dumps:
             if dump.doubt:
                 yield source, Skip(None, dump.doubt)
             of_file = {"evidence_id": source.evidence_id}
-            for name, some in _rows(document, dump, {"format": "pickle", "is_torn": False}).items():
+            for name, some in _rows(dump, is_json=False).items():
                 rows[name] += [row | of_file for row in some if name != "stack_frames" or row["stack_id"] not in told]
             yield source, sum(row["stack_id"] in told for row in dump.stacks)
             told.update(row["stack_id"] for row in dump.stacks)
         if dumps:
             calls, members = TABLES["collectives"], TABLES["memberships"]
-            yield None, (calls, columns([dump.named(source.evidence_id) for source, _, dump in dumps], calls))
-            of_files = [
-                dump.groups.memberships(dump.rank).with_columns(evidence_id=pl.lit(source.evidence_id)) for source, _, dump in dumps
-            ]
-            yield None, (members, pl.concat(of_files))
+            yield None, (calls, columns([dump.named(source.evidence_id) for source, dump in dumps if dump.calls.height], calls))
+            yield None, (members, member_rows((source.evidence_id, dump.groups.memberships(dump.rank)) for source, dump in dumps))
         for name, some in rows.items():
             if some:
                 yield None, (TABLES[name], TABLES[name].rows(some))
@@ -136,18 +139,18 @@ def _bytes(source: Source) -> bytes | None:
     return None if is_torn else data
 
 
-def read_header(source: Source) -> Items | None:
-    """The rows that the header alone gives (no calls); None when the header cannot be read by itself."""
-    for num_bytes in HEADER_BYTES:
-        head = source.head
-        if num_bytes > len(head) and source.size_bytes > len(head):
-            with source.open() as file:
-                head = file.read(num_bytes)
-        header = cut_header(head) if head[:1] == b"\x80" else None
-        if header is not None:
-            return _tables(source, header, is_json=False, is_torn=False, with_entries=False)
-        if len(head) < num_bytes:
-            break
+def _header(source: Source) -> dict[str, Any] | None:
+    """What stands before the calls; None when that cannot be read by itself."""
+    head = b""
+    try:
+        with source.file.open("rb", 0) if source.compression == "none" else source.open() as file:
+            for num_bytes in HEADER_BYTES:
+                head += file.read(num_bytes - len(head)) or b""
+                header = cut_header(head) if head[:1] == b"\x80" else None
+                if header is not None or len(head) < num_bytes:
+                    return header
+    except (OSError, EOFError, zlib.error):
+        return None
     return None
 
 
@@ -223,8 +226,8 @@ def _plain_size(source: Source) -> int:
 NOT_AS_USUAL = (KeyError, TypeError, OverflowError, UnicodeEncodeError, pl.exceptions.PolarsError)
 
 
-def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn: bool, with_entries: bool) -> Items:
-    entries = document.get("entries") if with_entries else []
+def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn: bool) -> Items:
+    entries = document.get("entries")
     if entries is None:
         entries = []
     if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
@@ -242,53 +245,54 @@ def _tables(source: Source, document: dict[str, Any], *, is_json: bool, is_torn:
         frame = columns([dump.named(None)], TABLES["collectives"])
     if dump.doubt:
         yield Skip(None, dump.doubt)
-    beside: dict[str, Any] = {"format": "json" if is_json else "pickle", "is_torn": is_torn} | (
-        {} if with_entries else {"num_entries": None}
-    )
     yield TABLES["collectives"], frame
-    yield TABLES["memberships"], dump.groups.memberships(dump.rank)
-    for name, rows in _rows(document, dump, beside).items():
+    yield TABLES["memberships"], member_rows([(None, dump.groups.memberships(dump.rank))])
+    for name, rows in _rows(dump, is_json=is_json).items():
         yield TABLES[name], TABLES[name].rows(rows)
 
 
-def _rows(document: dict[str, Any], dump: _Dump, told: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _rows(dump: _Dump, *, is_json: bool) -> dict[str, list[dict[str, Any]]]:
     """Rows of the small tables."""
     return {
         "stack_frames": dump.stacks,
         "groups": dump.groups.rows(),
         "group_status": dump.groups.status_rows(dump.rank),
-        "dumps": [_dump_row(document, dump) | told],
+        "dumps": [_dump_row(dump) | {"format": "json" if is_json else "pickle", "is_torn": dump.is_torn}],
     }
 
 
 @dataclass(frozen=True)
 class _Dump:
-    """One dump as it is told."""
+    """One dump as it is told; what it was told by is gone."""
 
+    version: str | None
     groups: Groups
     rank: int | None
     doubt: str
     calls: Calls
     stack_ids: list[str | None]  # of each distinct stack
     stacks: list[dict[str, Any]]  # rows of `stack_frames`
+    is_torn: bool
+    is_whole: bool  # its calls were read too, as far as it has them
 
     def named(self, evidence_id: str | None) -> Dump:
         return Dump(evidence_id, self.rank, self.groups, self.calls, self.stack_ids)
 
 
-def _dump(source: Source, document: dict[str, Any], calls: Calls, *, is_torn: bool) -> _Dump:
+def _dump(source: Source, document: dict[str, Any], calls: Calls, *, is_torn: bool, is_whole: bool = True) -> _Dump:
     groups = Groups(document, calls, is_torn=is_torn)
     rank, doubt = rank_of_content(source, groups, calls)
-    return _Dump(groups, rank, doubt, calls, *stacks(calls))
+    version = plain_text(document.get("version"))[:40] or None
+    return _Dump(version, groups, rank, doubt, calls, *stacks(calls), is_torn, is_whole)
 
 
-def _dump_row(document: dict[str, Any], dump: _Dump) -> dict[str, Any]:
+def _dump_row(dump: _Dump) -> dict[str, Any]:
     calls = dump.calls
     row: dict[str, Any] = {
         "record": "E0",
         "rank": dump.rank,
-        "version": plain_text(document.get("version"))[:40] or None,
-        "num_entries": calls.height,
+        "version": dump.version,
+        "num_entries": calls.height if dump.is_whole else None,
     }
     if calls.height:
         ended = "completed" in calls.states.distinct or bool(calls.flags["retired"].is_set.any())
@@ -313,4 +317,4 @@ def _most_common(kinds: Sequence[Any], counts: Sequence[int]) -> Any:
     return max(sorted(told), key=told.__getitem__, default=None)
 
 
-__all__: Sequence[str] = ["EMITS", "Batch", "claims", "is_compiled", "read", "read_header"]
+__all__: Sequence[str] = ["EMITS", "Batch", "claims", "is_compiled", "read"]

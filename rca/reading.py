@@ -20,7 +20,7 @@ from rca.parts import Parts
 from rca.tables import TABLES
 from rca.types import Collector, Skip, Source
 
-__all__ = ["Originals", "Reading", "claimants", "collectors", "is_unique", "read_source", "read_sources", "readings_frame"]
+__all__ = ["Originals", "Reading", "claimants", "collectors", "is_unique", "read_headers", "read_source", "read_sources", "readings_frame"]
 
 BATCH_ROWS = 200_000  # calls that a compiled reader makes into one frame
 MEMORY_FLOOR_BYTES = 1 << 30  # that a reader may use whatever the size of its file
@@ -139,17 +139,11 @@ def claimants(source: Source, known: dict[str, Collector]) -> tuple[list[str], s
         return [], f"cannot be recognised: {type(error).__name__}: {error}"
 
 
-def read_source(
-    source: Source,
-    known: dict[str, Collector],
-    parts: Parts,
-    *,
-    read: Callable[[Collector, Source], Iterable[Any]] | None = None,
-) -> Reading:
+def read_source(source: Source, known: dict[str, Collector], parts: Parts) -> Reading:
     """Read one file with every collector that claims it, into `parts`."""
     reading, names = _begun(source, known)
     for name in names:
-        _read_with(name, known[name], source, parts, reading, read)
+        _read_with(name, known[name], source, parts, reading)
     return reading
 
 
@@ -168,7 +162,7 @@ def read_sources(
 
     def empty() -> None:
         if waiting:
-            _emptied(batch, known, parts, waiting)
+            _emptied(batch, parts, waiting)
         waiting.clear()
 
     for source in sources:
@@ -178,7 +172,7 @@ def read_sources(
         maker = getattr(known[names[0]], "Batch", None) if is_compiled and len(names) == 1 else None
         if maker is not None:
             batch = batch or maker()
-            if _added(batch, source):
+            if _added(batch.add, source):
                 reading.collectors = [*names]
                 waiting.append(reading)
                 if batch.height >= BATCH_ROWS:
@@ -187,7 +181,7 @@ def read_sources(
             batch = None if not waiting else batch
         empty()
         for name in names:
-            _read_with(name, known[name], source, parts, reading, None)
+            _read_with(name, known[name], source, parts, reading)
         source.__dict__.pop("head", None)  # 64 KiB a file would add up
     empty()
     return readings
@@ -204,19 +198,31 @@ def _begun(source: Source, known: dict[str, Collector]) -> tuple[Reading, list[s
     return reading, names
 
 
-def _added(batch: Any, source: Source) -> bool:
-    """Whether the compiled reader took a file; whatever it trips over, the plain one has to say what is wrong."""
+def read_headers(sources: Iterable[Source], recorder: Any, parts: Parts, entering: Callable[[Source], None]) -> list[Reading] | None:
+    """What recorder dumps tell before their calls, into `parts`; None where one of them cannot be read so."""
+    batch, readings = recorder.Batch(), []
+    for source in sources:
+        entering(source)
+        if not _added(batch.add_header, source):
+            return None
+        readings.append(Reading(source, ["flight_recorder"], is_unique=True))
+    _emptied(batch, parts, readings)
+    return readings
+
+
+def _added(add: Callable[[Source], bool], source: Source) -> bool:
+    """Whether a batch took a file; whatever it trips over, the plain reader has to say what is wrong."""
     try:
         with memory_limit(MEMORY_FLOOR_BYTES + PER_BYTE * source.size_bytes):
-            took = bool(batch.add(source))
+            took = add(source)
     except Exception:  # noqa: BLE001 - runner site: the plain reader reads it, and records what it finds
         return False
     source.__dict__.pop("head", None)
     return took
 
 
-def _emptied(batch: Any, known: dict[str, Collector], parts: Parts, readings: Sequence[Reading]) -> None:
-    """The rows of the files that a compiled reader took."""
+def _emptied(batch: Any, parts: Parts, readings: Sequence[Reading]) -> None:
+    """The rows of the files that a batch took."""
     of_file = {reading.source.evidence_id: reading for reading in readings}
     for source, item in batch.items():
         if source is not None:
@@ -232,12 +238,12 @@ def _emptied(batch: Any, known: dict[str, Collector], parts: Parts, readings: Se
         parts.add(table.name, frame)
 
 
-def _read_with(name: str, collector: Collector, source: Source, parts: Parts, reading: Reading, read: Any) -> None:
+def _read_with(name: str, collector: Collector, source: Source, parts: Parts, reading: Reading) -> None:
     reading.collectors.append(name)
     try:
         plain_bytes = source.size_bytes * (1 if source.compression == "none" else COMPRESSES)
         with memory_limit(MEMORY_FLOOR_BYTES + PER_BYTE * plain_bytes):
-            for item in (read or (lambda c, s: c.read(s)))(collector, source):
+            for item in collector.read(source):
                 if isinstance(item, Skip):
                     reading.skip(item)
                     continue

@@ -21,7 +21,7 @@ from rca.judge import Judgement, judge
 from rca.linking import frames_of, link
 from rca.memory import without_gc
 from rca.parts import Parts
-from rca.reading import Originals, Reading, collectors, read_source
+from rca.reading import Originals, Reading, collectors, read_headers, read_source
 from rca.sources import Inventory
 from rca.tables import TABLES
 from rca.types import Source
@@ -40,7 +40,11 @@ def triage(
 ) -> Judgement | None:
     """An early answer, or None when the input is small, its headers cannot be tied to groups, or nobody is named."""
     recorder = plugins.load("collectors", "flight_recorder")
-    dumps = {s.path: s for s in inventory.sources if recorder.claims(s.path, s.head)}
+    dumps = {}
+    for source in inventory.sources:
+        if recorder.claims(source.path, source.head):
+            dumps[source.path] = source
+        del source.__dict__["head"]  # 64 KiB a file would add up
     if sum(s.size_bytes for s in dumps.values()) < MIN_BYTES:
         return None
     try:
@@ -59,10 +63,9 @@ def _triage(
     known = collectors()
     recorder = {"flight_recorder": known["flight_recorder"]}
     heads, rest, bodies = Parts(spool / "headers"), Parts(spool / "rest"), Parts(spool / "bodies")
-    readings = []
-    for source in dumps.values():
-        entering(source)
-        readings.append(read_source(source, recorder, heads, read=lambda c, s: c.read_header(s) or ()))  # type: ignore[attr-defined]
+    readings = read_headers(dumps.values(), known["flight_recorder"], heads, entering)
+    if readings is None:
+        return None
     originals = Originals()
     for source in inventory.sources:
         if source.path not in dumps:

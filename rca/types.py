@@ -184,6 +184,14 @@ class Source:
     @cached_property
     def head(self) -> bytes:
         """The first 64 KiB after decompression, or what can be had of them; empty where nothing can."""
+        if self.compression == "none":
+            try:
+                with self.file.open("rb", 0) as file:
+                    start = file.read(HEAD_BYTES) or b""
+            except OSError:
+                return b""
+            if not start.startswith(tuple(mark for mark, _ in _BYTE_ORDER_MARKS)):
+                return start
         return self.read(HEAD_BYTES)[0]
 
     @cached_property

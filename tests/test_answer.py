@@ -27,7 +27,7 @@ def judged(name: str) -> Judgement:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("lock_hang", "Rank 3 on host-b GPU 1 stalled first (97 %) at all_reduce #53 of its tp group; cause: code hang"),
+        ("lock_hang", "Rank 3 on host-b GPU 1 stalled first (98 %) at all_reduce #53 of its tp group; cause: code hang"),
         ("data_stall", "Rank 0 on host-a GPU 0 stalled first"),
         ("slow_rank", "Rank 5 on host-c GPU 1 slowed the job"),
         ("bad_sample", "Rank 3 on host-b GPU 1 raised first"),
@@ -63,8 +63,8 @@ def test_a_host_that_sources_dispute_is_not_drained_before_it_is_known_which_is_
 def test_every_cause_makes_a_sentence_about_its_rank(cause: str) -> None:
     found = judged("lock_hang")
     line = headline(replace(found, verdict=replace(found.verdict, cause=cause)))
-    assert re.match(r"Rank 3 on host-b GPU 1 ([a-z ]+ first|slowed the job|made another call than its peers) \(97 %\)", line)
-    assert line.endswith("why is open" if cause == "unknown" else f"cause: {cause.replace('_', ' ')} (97 %)")
+    assert re.match(r"Rank 3 on host-b GPU 1 ([a-z ]+ first|slowed the job|made another call than its peers) \(98 %\)", line)
+    assert line.endswith("why is open" if cause == "unknown" else f"cause: {cause.replace('_', ' ')} (98 %)")
 
 
 def test_a_mismatch_names_both_sides_with_their_sizes() -> None:
