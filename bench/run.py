@@ -4,7 +4,8 @@
     python bench/run.py --readers [--quick] [--repeat N]
     python bench/run.py --write-docs
 
-Dumps are written once to bench/out (about 700 MB for all cases), logs one after the other, and removed again. Every
+Dumps are written once to bench/out (about 700 MB, and 8 GB of 16,384 ranks, which take a quarter of an hour), logs one
+after the other, and removed again. Every
 program runs in a process of its own, one after the other, the files being in the page cache. Results go to
 bench/out/results.json, beside those of other cases; --write-docs makes docs/benchmarks.md of them and measures nothing.
 """
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,7 +37,8 @@ from _tools import TOOLS, Measurement, measure
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
-NAMES = ("tpdp_64", "tpdp_256", "pp4_256", "tpdp_1024")
+NAMES = ("tpdp_64", "tpdp_256", "pp4_256", "tpdp_1024", "tpdp_16384")
+MAX_TORCHFRTRACE = 2 << 30  # bytes of dumps: ten times as much memory it needs
 SIZES_MB = (25, 100)  # of each log: time must grow with the size, memory not at all
 QUICK_MB = (20,)
 MB = 1e6
@@ -48,8 +52,9 @@ Machine: {machine}.
 
 The dumps are simulated by a causal model of who waits for whom, in NCCL style (recorder 2.10, 18 frames a call):
 one rank stops before a tensor-parallel call. CPU seconds are user plus system, children included, and are the
-figure to compare; the peak is that of the largest process. `rca --fast` is the first answer, `rca` the whole
-diagnosis with its case file built from nothing. torchfrtrace does not rank what it finds: its first finding counts
+figure to compare; the peak is that of all processes of a program together. `rca --fast` is the first answer, `rca` the whole
+diagnosis with its case file built from nothing, by the compiled reader where Numba is installed; below it the same by
+the plain one. Nothing is compiled or cached for the first time in a measured run. torchfrtrace does not rank what it finds: its first finding counts
 as its answer. Unpickling loads one file after the other and answers nothing."""
 READERS = """
 ## Readers of logs
@@ -64,6 +69,19 @@ ANALYSES = """
 
 A simulated hang of one rank, its tables written directly: 126 calls and some stacks of every rank, steps and numbers of each, logs, a map.
 CPU and wall seconds are those of all analyses, without the making of the tables; the peak is that of the whole process, the making included."""
+WARM = """
+import sys
+from pathlib import Path
+from collectors.flight_recorder import batch, is_compiled
+from rca.types import Source
+if is_compiled():
+    path = next(Path(sys.argv[1]).iterdir())
+    batch().add(Source(path.name, path, path.stat().st_size))
+"""
+GROWTH = """
+## How the cost grows
+
+One program, the same number of calls of every rank."""
 HEAD = ("case", "program", "CPU s", "wall s", "peak MB", "ranks", "group", "its answer")
 
 
@@ -76,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [] if args.readers or args.analyses else ["tpdp_64"] if args.quick else [args.only] if args.only else list(NAMES)
     tools = [tool for tool in TOOLS if tool != "torchfrtrace" or not args.no_torchfrtrace]
     results: dict[str, Any] = {"machine": _machine(), "cases": {}}
+    if names:
+        _warm()
     for name in names:
         results["cases"][name] = _case(name, tools, repeat=args.repeat)
         _keep(results)
@@ -104,6 +124,7 @@ def _case(name: str, tools: Sequence[str], *, repeat: int) -> dict[str, Any]:
     """Prepare the dumps, then measure every program on them."""
     dumps = OUT / name
     OUT.mkdir(exist_ok=True)
+    has_numba = find_spec("numba") is not None
     # In a process of its own: a child's peak memory is never below that of the process that started it.
     subprocess.run([sys.executable, str(HERE / "_cases.py"), name, str(dumps)], check=True)
     truth = json.loads(dumps.with_suffix(".truth.json").read_text())["truth"]
@@ -112,13 +133,28 @@ def _case(name: str, tools: Sequence[str], *, repeat: int) -> dict[str, Any]:
     sys.stdout.write(f"\n{name}: {len(files)} dumps, {size / MB:.0f} MB; truth: rank {truth['ranks']} did not join ")
     sys.stdout.write(f"{truth['op']} {truth['seq']} of group {truth['group_name']}:{truth['group_desc']}\n")
     rows = []
-    for tool in tools:
+    for tool in tools if size < MAX_TORCHFRTRACE else [tool for tool in tools if tool != "torchfrtrace"]:
+        if tool == "rca, plain reader" and not has_numba:
+            continue
         runs = [measure(tool, dumps, OUT / "scratch", truth) for _ in range(repeat)]
         middle = median(run.cpu_s for run in runs)
         rows.append(min(runs, key=lambda run: abs(run.cpu_s - middle)))
         sys.stderr.write(f"{name} {tool}: {rows[-1].cpu_s:.2f} CPU s\n")
     sys.stdout.write("\n".join(_aligned([HEAD, *(_cells(name, row) for row in rows)], range(2, 5))) + "\n")
     return {"num_dumps": len(files), "size_bytes": size, "truth": truth, "runs": [asdict(row) for row in rows]}
+
+
+def _warm() -> None:
+    """One run of each program on small dumps: Python and Numba keep what they compile."""
+    name = NAMES[0]
+    subprocess.run([sys.executable, str(HERE / "_cases.py"), name, str(OUT / name)], check=True)
+    truth = json.loads((OUT / name).with_suffix(".truth.json").read_text())["truth"]
+    for tool in ("rca --fast", "rca", "rca, plain reader"):
+        measure(tool, OUT / name, OUT / "scratch", truth)
+    sys.path.insert(0, str(HERE.parent))
+    subprocess.run(
+        [sys.executable, "-c", WARM, str(OUT / name)], check=True, cwd=HERE.parent, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    )
 
 
 def _readers(sizes_mb: Sequence[int], *, repeat: int) -> dict[str, Any]:
@@ -176,8 +212,31 @@ def _machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_gb": round(memory / 1e9),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("firstfault", "torch", "polars", "duckdb")},
+        "versions": {name: _version(name) for name in ("firstfault", "torch", "polars", "duckdb", "numba")},
     }
+
+
+def _growth(cases: Mapping[str, Any]) -> list[str]:
+    """How the cost of a whole diagnosis grows with the ranks, from the case of one size to the largest."""
+    told = {}
+    for name in NAMES:
+        for run in cases[name]["runs"] if name in cases and name.startswith("tpdp") else ():
+            if run["tool"] == "rca" and run.get("build_s"):
+                told[cases[name]["num_dumps"]] = run
+    if len(told) < 2:
+        return []
+    least, most = min(told), max(told)
+    lines = ["", GROWTH, "", "| ranks | reading and storing, wall s | all analyses, wall s | CPU s of all |", "|---:|---:|---:|---:|"]
+    lines += [f"| {n:,} | {run['build_s']:.2f} | {run['diagnose_s']:.2f} | {run['cpu_s']:.2f} |" for n, run in sorted(told.items())]
+
+    def exponent(column: str, low: int) -> str:
+        return f"{math.log(told[most][column] / told[low][column]) / math.log(most / low):.2f}"
+
+    low = max(n for n in told if n < most)
+    exponents = (
+        f"{what} {exponent(column, least)} ({exponent(column, low)})" for what, column in (("CPU", "cpu_s"), ("analyses", "diagnose_s"))
+    )
+    return [*lines, "", f"Exponent of the ranks, {least:,} to {most:,} (and from {low:,}): {', '.join(exponents)}."]
 
 
 def _version(package: str) -> str | None:
@@ -209,6 +268,7 @@ def _page(results: dict[str, Any]) -> str:
             "|---|---:|---:|---:|---|---|---|",
         ]
         lines += ["| " + " | ".join(_cells(name, Measurement(**run))[1:]) + " |" for run in case["runs"]]
+    lines += _growth(results["cases"])
     if analyses := results.get("analyses"):
         lines += [ANALYSES, "", f"| {' | '.join(ANALYSES_HEAD)} |", f"|{'---:|' * 5}---|---|"]
         lines += [f"| {' | '.join(Judged(**one).cells)} |" for one in analyses]

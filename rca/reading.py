@@ -169,7 +169,7 @@ def read_sources(
         entering(source)
         reading, names = _begun(source, known)
         readings.append(reading)
-        maker = getattr(known[names[0]], "Batch", None) if is_compiled and len(names) == 1 else None
+        maker = getattr(known[names[0]], "batch", None) if is_compiled and len(names) == 1 else None
         if maker is not None:
             batch = batch or maker()
             if _added(batch.add, source):
@@ -200,7 +200,7 @@ def _begun(source: Source, known: dict[str, Collector]) -> tuple[Reading, list[s
 
 def read_headers(sources: Iterable[Source], recorder: Any, parts: Parts, entering: Callable[[Source], None]) -> list[Reading] | None:
     """What recorder dumps tell before their calls, into `parts`; None where one of them cannot be read so."""
-    batch, readings = recorder.Batch(), []
+    batch, readings = recorder.batch(), []
     for source in sources:
         entering(source)
         if not _added(batch.add_header, source):
