@@ -43,14 +43,14 @@ class Means:
     workers: int = 1  # processes at most
     memory_bytes: int | None = None  # of all processes together; None: a quarter of the machine
     many_bytes: int = 256 << 20  # from which files are read in batches: less is read within seconds, and nothing of it is kept
-    pool_bytes: int = 1 << 30  # from which more than one process reads: each takes a second to start
+    pool_bytes: int = 1 << 30  # from which more than one process reads, one more for each half of it: each takes a second to start
     compile_bytes: int = 64 << 20  # from which compiled readers are worth loading
 
     def processes(self, total_bytes: int) -> int:
         """How many processes read so much evidence."""
         if total_bytes < self.pool_bytes:
             return 1
-        return max(1, min(self.workers, self.budget // WORKER_BYTES))
+        return max(1, min(self.workers, self.budget // WORKER_BYTES, 1 + total_bytes // max(self.pool_bytes // 2, 1)))
 
     @property
     def budget(self) -> int:

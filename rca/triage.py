@@ -1,8 +1,8 @@
 """The answer before everything is read: headers of all dumps, then the calls of the few ranks that decide.
 
-A dump's header (its first few KB) tells how far the rank got in every group. Ranks that lag behind their peers, and the peers that are
-furthest ahead, are read in full; whoever those wait for is read next, until the waits end. The same analyses then run on what was read. The
-result is an answer only when it names ranks; otherwise the full read decides.
+A dump's header (its first few KB) tells how far the rank got in every group; which number is of which group a few whole dumps tell, where the headers
+do not. Ranks that lag behind their peers, and the peers that are furthest ahead, are read in full; whoever those wait for is read next, until the
+waits end. The same analyses then run on what was read. The result is an answer only when it names ranks; otherwise the full read decides.
 """
 
 from __future__ import annotations
@@ -32,20 +32,25 @@ MIN_BYTES = 8 << 20  # recorder dumps in all; less is read in full within a seco
 MAX_LAGGING = 24  # lagging ranks read in full at first, those that lag in most groups first
 AHEAD_PER_GROUP = 2  # peers read for every group somebody lags in
 MAX_BODIES = 192  # dumps read in full at most; a job that needs more is answered by the full read
-MAX_ROUNDS = 6
+MAX_SHAPES = 16  # numbers of groups that the ranks of a job take part in
 
 
 def triage(
-    inventory: Inventory, spool: Path, entering: Callable[[Source], None] = lambda source: None, history: History = NO_HISTORY
+    inventory: Inventory,
+    spool: Path,
+    entering: Callable[[Source], None] = lambda source: None,
+    history: History = NO_HISTORY,
+    *,
+    min_bytes: int = MIN_BYTES,
 ) -> Judgement | None:
-    """An early answer, or None when the input is small, its headers cannot be tied to groups, or nobody is named."""
+    """An early answer, or None when there are fewer bytes of dumps, their headers cannot be tied to groups, or nobody is named."""
     recorder = plugins.load("collectors", "flight_recorder")
     dumps = {}
     for source in inventory.sources:
         if recorder.claims(source.path, source.head):
             dumps[source.path] = source
         del source.__dict__["head"]  # 64 KiB a file would add up
-    if sum(s.size_bytes for s in dumps.values()) < MIN_BYTES:
+    if sum(s.size_bytes for s in dumps.values()) < min_bytes:
         return None
     try:
         for source in dumps.values():  # hashing the bodies would cost more than reading all headers
@@ -78,7 +83,10 @@ def _triage(
     by_rank = {rank: dumps[evidence_id.removeprefix("header:")] for rank, evidence_id in headers.iter_rows()}
     if len(by_rank) < len(dumps):
         return None  # a header that cannot be read by itself, or a rank with two dumps: the full read sorts it out
-    wanted = _first_choice(heads.table("group_status"))
+    status = heads.table("group_status")
+    wanted = _first_choice(status)
+    is_chosen = bool(wanted)
+    wanted = wanted or _samples(status)
     read: set[int] = set()
     while wanted and len(read) + len(wanted) <= MAX_BODIES:
         for rank in wanted:
@@ -86,6 +94,11 @@ def _triage(
             read_source(by_rank[rank], recorder, bodies)
         read |= set(wanted)
         case = _case(heads, rest, bodies, readings)
+        if not is_chosen:  # what a few dumps tell of their groups holds for the places of all others
+            is_chosen = True
+            wanted = [rank for rank in _first_choice(case.table("group_status").collect()) if rank not in read and rank in by_rank]
+            if wanted:
+                continue
         waits = case.derive(build_waits)
         wanted = sorted(rank for rank in waits.awaited if rank in waits.dumped - waits.read and rank in by_rank)
         if not wanted:
@@ -105,6 +118,14 @@ def _case(heads: Parts, rest: Parts, bodies: Parts, readings: Sequence[Reading])
         for frame in (header, rest.table(table), bodies.table(table)):
             joined.add(table, frame)
     return MemoryCase(frames_of(joined, link(joined, readings)))
+
+
+def _samples(status: pl.DataFrame) -> list[int]:
+    """Where no header ties a status to its group: a rank of each number of statuses, whose calls tell which place is which group."""
+    if status.filter(pl.col("group_id").is_not_null()).height:
+        return []
+    shapes = status.drop_nulls("rank").group_by("rank").len().sort("len", "rank").group_by("len", maintain_order=True).first()
+    return sorted(shapes["rank"].to_list())[:MAX_SHAPES]
 
 
 def _first_choice(status: pl.DataFrame) -> list[int]:
