@@ -42,7 +42,7 @@ class Means:
 
     workers: int = 1  # processes at most
     memory_bytes: int | None = None  # of all processes together; None: a quarter of the machine
-    many_bytes: int = 256 << 20  # from which files are read in batches: less is read within seconds, and nothing of it is kept
+    many_bytes: int = 64 << 20  # from which files are read in batches: less is read within seconds, and nothing of it is kept
     pool_bytes: int = 1 << 30  # from which more than one process reads, one more for each half of it: each takes a second to start
     compile_bytes: int = 64 << 20  # from which compiled readers are worth loading
 
