@@ -14,7 +14,7 @@ from rca.judge import Judgement, judge
 from rca.sources import inventory
 from rca.triage import triage
 
-KINDS = ("skipped_collective", "mismatched_size", "gpu_lost", "healthy_running")
+KINDS = ("mismatched_size", "healthy_running")
 
 
 def answers(kind: str, ranks: int, seed: int, folder: Path) -> tuple[Judgement | None, Judgement]:
