@@ -162,13 +162,8 @@ def _originals(
     originals = Originals(dict(known))
     readings, wanted = [], {}
     for source in sources:
-        try:
-            first = originals.of(source)
-        except OSError as error:
-            readings.append(Reading.unreadable(source, error))
-            continue
-        if first is not None:
-            readings.append(Reading.copied(source, first))
+        if (known_by := originals.instead(source)) is not None:
+            readings.append(known_by)
             continue
         claimed = names.get(source.path, [])
         originals.add(Reading(source, claimed, is_unique=is_unique(claimed, known)))

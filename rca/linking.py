@@ -64,13 +64,8 @@ def _one_by_one(sources: Sequence[Source], parts: Parts, progress: Progress | No
         if progress:
             progress(done, total, source.path)
         done += source.size_bytes
-        try:
-            first = originals.of(source)
-        except OSError as error:
-            readings.append(Reading.unreadable(source, error))
-            continue
-        if first is not None:
-            readings.append(Reading.copied(source, first))
+        if (known_by := originals.instead(source)) is not None:
+            readings.append(known_by)
             continue
         readings.append(reading := read_source(source, known, parts))
         originals.add(reading)

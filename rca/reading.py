@@ -97,6 +97,14 @@ class Originals:
             source.__dict__["evidence_id"] = hashlib.sha256(f"{source.bytes_id} {host} {rank}".encode()).hexdigest()[:16]
         return first
 
+    def instead(self, source: Source) -> Reading | None:
+        """What stands for a file that need not be read: that its bytes cannot be had, or whose copy it is; None where it has to be."""
+        try:
+            first = self.of(source)
+        except OSError as error:
+            return Reading.unreadable(source, error)
+        return None if first is None else Reading.copied(source, first)
+
     def look(self, source: Source) -> None:
         """Find out what tells a file by its bytes. Raises OSError where they cannot be had."""
         if source.size_bytes > ENDS_ABOVE and "bytes_id" not in source.__dict__:

@@ -65,8 +65,9 @@ class Store:
     def finished(self) -> list[Finished]:
         """Batches that this version read. Raises nothing: one that cannot be used is as good as none."""
         folders = sorted(path for path in self.folder.iterdir() if path.is_dir()) if self.folder.is_dir() else []
+        folders = [folder for folder in folders if not folder.name.startswith(".")]  # another build may be writing those
         self._seen.update(folders)
-        return [found for folder in folders if not folder.name.startswith(".") and (found := _loaded(folder)) is not None]
+        return [found for folder in folders if (found := _loaded(folder)) is not None]
 
     def write(self, readings: Sequence[Reading], parts: Parts) -> Finished:
         """Give what was read its place. `parts` lies in a folder that `room` gave."""
