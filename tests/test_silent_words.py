@@ -1,9 +1,11 @@
-"""Several ranks that never made the same call: said once."""
+"""Several ranks that never made the same call: said once, with those who wait in that call and no others."""
 
 from __future__ import annotations
 
 import polars as pl
 
+from rca.analyses._wait_graph import Call, Waits
+from rca.analyses._wait_words import says_absent
 from rca.case import MemoryCase
 from rca.questions import ask
 from rca.tables import TABLES
@@ -37,3 +39,19 @@ def test_ranks_of_a_host_that_left_out_the_same_call_of_their_groups_are_told_in
     assert finding.says.count("never joined") == 1
     assert "ranks 8, 9, 10, 11 never joined all_reduce #4 of their 4 dp groups" in finding.says
     assert "the last call of each there was #3" in finding.says
+
+
+def test_who_waits_in_another_call_is_not_told_as_waiting_in_the_first_one() -> None:
+    groups = {"dp:a": {0, 2}, "dp:b": {1, 3}, "world:c": set(range(8))}
+    at = {0: ("dp:a", 4), 1: ("dp:b", 4)} | dict.fromkeys(range(4, 8), ("world:c", 9))
+    first = {r: Call(r, group, seq, "all_reduce", "", None, False, None, None, None, "", "") for r, (group, seq) in at.items()}
+    members = {group: frozenset(ranks) for group, ranks in groups.items()}
+    lost = frozenset({2, 3})
+    waits = Waits(members, frozenset(first), frozenset(first), first, {}, {}, False, frozenset(), frozenset(), frozenset(), {("dp", 4): 0})
+    for rank, node in at.items():
+        waits.waiters.setdefault(node, []).append(rank)
+    for node in dict.fromkeys(at.values()):
+        for rank in sorted(members[node[0]] & lost):
+            waits.awaited.setdefault(rank, []).append(node)
+    says = says_absent(waits, sorted(lost), "host-1 left no dump")
+    assert says == "host-1 left no dump, and ranks 0, 1 wait for them in all_reduce #4 of their 2 dp groups; 6 ranks wait in all"

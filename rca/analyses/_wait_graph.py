@@ -65,10 +65,6 @@ class Waits:
     awaited: dict[int, list[Node]] = field(default_factory=dict)  # rank -> calls that others wait for it at
     _first_at: dict[Node, Call] = field(default_factory=dict)  # what `first_at` has found
 
-    def waiting_for(self, rank: int) -> set[int]:
-        """Ranks that wait for this one directly."""
-        return {other for node in self.awaited.get(rank, ()) for other in self.waiters[node]} - {rank}
-
     def ways_out(self, rank: int) -> frozenset[int]:
         """Ranks that this rank waits for."""
         call = self.first.get(rank)

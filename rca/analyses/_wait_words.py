@@ -41,7 +41,7 @@ def says_silent(waits: Waits, ranks: Sequence[int]) -> list[str]:
             alike[(rank,)].append(rank)
         else:
             call = calls[0]
-            alike[group_kind(call.group_id), call.op, call.seq, waits.enqueued.get((rank, call.group_id))].append(rank)
+            alike[*_called(call), waits.enqueued.get((rank, call.group_id))].append(rank)
     return [_silent(waits, members[0]) if len(members) == 1 else _silent_all(waits, members) for members in alike.values()]
 
 
@@ -61,13 +61,18 @@ def _silent(waits: Waits, rank: int) -> str:
 def _silent_all(waits: Waits, ranks: Sequence[int]) -> str:
     """Of several ranks, whose calls have one operation and number, in one group or in groups of one kind."""
     calls = [awaited_calls(waits, (rank,))[0] for rank in ranks]
-    waiting = sorted({other for call in calls for other in waits.waiters[call.node]})
-    groups = list(dict.fromkeys(call.group_id for call in calls))
-    kind = group_kind(groups[0])
-    what = waits.name(calls[0]) if len(groups) == 1 else f"{calls[0].op} #{calls[0].seq} of their {len(groups)} {kind} groups"
-    reached = waits.enqueued.get((ranks[0], groups[0]))
+    what, waiting = _place(waits, calls)
+    reached = waits.enqueued.get((ranks[0], calls[0].group_id))
     own = f"; the last call of each there was #{reached}" if reached else ""
     return f"{ranks_text(ranks)} never joined {what}, where {ranks_text(waiting, SHOWN)} {_wait(len(waiting))}{own}"
+
+
+def _place(waits: Waits, calls: Sequence[Call]) -> tuple[str, list[int]]:
+    """Calls of one operation and number, in one group or in groups of one kind: their name, and who waits in them."""
+    call = calls[0]
+    groups = {call.group_id for call in calls}
+    what = waits.name(call) if len(groups) == 1 else f"{call.op} #{call.seq} of their {len(groups)} {group_kind(call.group_id)} groups"
+    return what, sorted({other for call in calls for other in waits.waiters[call.node]})
 
 
 def says_alone(waits: Waits, rank: int) -> str:
@@ -78,14 +83,17 @@ def says_alone(waits: Waits, rank: int) -> str:
 
 
 def says_absent(waits: Waits, ranks: Sequence[int], lead: str) -> str:
-    """Who waits for ranks that left no dump, and where."""
-    direct = sorted({other for rank in ranks for other in waits.waiting_for(rank)} - set(ranks))
-    behind = waits.behind(ranks)
-    calls = awaited_calls(waits, ranks)
+    """Who waits for ranks that left no dump in the first call that lacks them; of those who wait elsewhere only how many wait in all."""
+    (first, *later), behind = awaited_calls(waits, ranks), waits.behind(ranks)
+    what, waiting = _place(waits, [first, *(c for c in later if not (first.is_p2p or c.is_p2p) and _called(c) == _called(first))])
     them = "it" if len(ranks) == 1 else "them"
-    says = f"{lead}, and {ranks_text(direct, SHOWN)} {_wait(len(direct))} for {them}"
-    says += f" in {waits.name(calls[0])}" if calls else ""
-    return says + (f"; {len(behind)} ranks wait in all" if len(behind) > len(direct) else "")
+    says = f"{lead}, and {ranks_text(waiting, SHOWN)} {_wait(len(waiting))} for {them} in {what}"
+    return says + (f"; {len(behind)} ranks wait in all" if len(behind) > len(waiting) else "")
+
+
+def _called(call: Call) -> tuple[str, str, int | None]:
+    """What the members of every group of one kind call at once."""
+    return group_kind(call.group_id), call.op, call.seq
 
 
 def waiting_text(behind: int, accused: int) -> str:
