@@ -19,23 +19,20 @@ import polars as pl
 
 from rca.clock_offsets import hosts_of_ranks, offsets
 from rca.kernel_times import KernelTimes, kernel_times
-from rca.local_time import QUARTER_S, filled
+from rca.local_time import MAX_ZONE_S, SANE_STAMP, SLACK_S, filled, shifts
+from rca.log_zones import told_zones
 from rca.types import Tables
 
 __all__ = ["UNMEASURED_S", "Clocks", "clocks"]
 
 UNMEASURED_S: Final = 300.0  # error of a host whose clock nothing bounds: authentication (Kerberos, munge) fails beyond five minutes
-SLACK_S: Final = 240.0  # a stamp and an instant of one file, rank or host may be this far apart and still tell the zone
 LATE_S: Final = 2700.0  # an end is written so long after the last step or call: time-outs of half an hour, and what they set off
-IN_USE_S: Final = (0, 1800, 2700)  # beyond full hours, of zones in use: no country is a quarter past (IANA time zone database)
-MAX_ZONE_S: Final = 14 * 3600
 KILLED: Final = (-9, 137)  # exit codes of a process that was killed
 FIRST_AT, LAST_AT = (
     datetime(2000, 1, 1, tzinfo=UTC),
     datetime(2200, 1, 1, tzinfo=UTC),
 )  # an instant outside is of a clock that was never set, or torn
 MID_YEAR: Final = "07"
-SANE_STAMP: Final = r"^(?:2[01]\d\d-\d\d-|\d\d-|\d\d:)"  # the same of a stamp without zone, which may lack its year
 DATED: Final = re.compile(r"(?:\d{4}-)?\d\d-\d\d")
 
 Instants = tuple[datetime, datetime]
@@ -218,7 +215,8 @@ class Clocks:
         return found
 
     def _zone(self, evidence_id: str) -> float | None:
-        """Local time minus UTC of a file, s: told by steps that another file dates, by what was noted of its host, or by the one shift that fits.
+        """Local time minus UTC of a file, s: told by steps and calls that another file dates, by what was noted of its host, or by the one shift that
+        fits.
 
         The shift must bring its stamps to the instants of the same file, else of its ranks, else of the job; so must the zone of its host, as
         programs in a container may have another one, or at most a time-out behind them, as must the one zone of the job's other logs.
@@ -230,9 +228,9 @@ class Clocks:
             return None
         if self._span is None:
             return self._noted_alone(naive)
-        by_step = self._step_zones
-        if evidence_id in by_step:
-            return by_step[evidence_id]
+        told_alone = self._told_zones
+        if evidence_id in told_alone:
+            return told_alone[evidence_id]
         hosts = naive.hosts or {self._host_of[rank] for rank in naive.ranks if rank in self._host_of}
         told = {self._host_zones[host] for host in hosts if host in self._host_zones}
         noted = told.pop() if len(told) == 1 else None
@@ -241,8 +239,8 @@ class Clocks:
         own = self._by_evidence.get(evidence_id)
         span = own or _wide(self._by_rank[rank] for rank in naive.ranks if rank in self._by_rank) or self._span
         local = [t for t in (filled(text, span[1]) for text in naive.stamps) if t is not None]
-        fitting = _shifts((min(local), max(local)), span) if local else []
-        likely = set(by_step.values())  # of the job's other logs
+        fitting = shifts((min(local), max(local)), span) if local else []
+        likely = set(told_alone.values())  # of the job's other logs
         for zone in (noted, next(iter(likely)) if len(likely) == 1 else None):
             if zone is not None and local and (zone in fitting or _is_late((min(local), max(local)), span, zone)):
                 return zone
@@ -258,23 +256,8 @@ class Clocks:
         return zones.pop() if len(zones) == 1 else None
 
     @cached_property
-    def _step_zones(self) -> dict[str, float]:
-        """evidence_id -> zone, s, of files that print the end of steps without zone, where another one gives the instants of the same steps."""
-        end = pl.col("started_at") + pl.duration(microseconds=(pl.col("step_s") * 1e6).round().cast(pl.Int64))
-        told = pl.concat([
-            self.case.table("progress").select("step", pl.col("ended_at").alias("end")),
-            self.case.table("steps").select("step", end.alias("end")),
-        ])  # fmt: skip
-        ends = dict(told.drop_nulls().group_by("step").agg(pl.col("end").max()).collect().iter_rows())
-        printed = self.case.table("progress").filter(pl.col("ended_at_local").is_not_null() & pl.col("step").is_not_null())
-        zones: dict[str, set[float | None]] = defaultdict(set)
-        for id_, step, text in printed.select("evidence_id", "step", "ended_at_local").collect().iter_rows():
-            local = filled(text, ends[step]) if step in ends else None
-            if local is not None:
-                apart = (local - ends[step].replace(tzinfo=None)).total_seconds()
-                quarters = round(apart / QUARTER_S)
-                zones[id_].add(float(quarters * QUARTER_S) if abs(apart - quarters * QUARTER_S) < SLACK_S else None)
-        return {id_: zone for id_, found in zones.items() if len(found) == 1 and (zone := next(iter(found))) is not None}
+    def _told_zones(self) -> dict[str, float]:
+        return told_zones(self.case, self._by_rank)
 
 
 @dataclass(frozen=True)
@@ -318,15 +301,6 @@ def _wide(spans: Iterable[Instants]) -> Instants | None:
     """The span from the first beginning to the last end."""
     listed = list(spans)
     return (min(first for first, _ in listed), max(last for _, last in listed)) if listed else None
-
-
-def _shifts(local: Instants, span: Instants) -> list[float]:
-    """The multiples of a quarter of an hour, s, that bring local stamps to overlap a span of instants, or near it."""
-    low = (local[0] - span[1].replace(tzinfo=None)).total_seconds()
-    high = (local[1] - span[0].replace(tzinfo=None)).total_seconds()
-    most = MAX_ZONE_S // QUARTER_S
-    first, last = max(-most, -int((SLACK_S - low) // QUARTER_S)), min(most, int((high + SLACK_S) // QUARTER_S))
-    return [float(n * QUARTER_S) for n in range(first, last + 1) if n * QUARTER_S % 3600 in IN_USE_S]
 
 
 def _is_late(local: Instants, span: Instants, zone: float) -> bool:

@@ -7,10 +7,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-__all__ = ["QUARTER_S", "chained", "filled", "whole_zone"]
+__all__ = ["MAX_ZONE_S", "QUARTER_S", "SANE_STAMP", "SLACK_S", "chained", "filled", "shifts", "whole_zone"]
 
 QUARTER_S: Final = 900  # zones are multiples of this
 MAX_ZONE_S: Final = 14 * 3600
+BESIDE_HOURS: Final = frozenset(  # zones in use that are no full hour, s, summer time with them (IANA time zone database)
+    round(hours * 3600) for hours in (-9.5, -3.5, -2.5, 3.5, 4.5, 5.5, 5.75, 6.5, 8.75, 9.5, 10.5, 12.75, 13.75)
+)
+SLACK_S: Final = 240.0  # a stamp and an instant of one file, rank or host may be this far apart and still tell the zone
+SANE_STAMP: Final = r"^(?:2[01]\d\d-\d\d-|\d\d-|\d\d:)"  # not of a clock that was never set, or torn; it may lack its year
 HALF_YEAR: Final = timedelta(days=183)
 OUT_OF_ORDER: Final = timedelta(days=60)  # lines of a file in the order of time do not lie back by more: by so much only a year has ended
 LEAP_DAY: Final = "02-29"
@@ -74,6 +79,16 @@ def whole_zone(apart_s: float, slack_s: float) -> float | None:
     """The zone, s, that a local time this far ahead of its instant tells: a multiple of a quarter of an hour, within the slack; else None."""
     zone = round(apart_s / QUARTER_S) * QUARTER_S
     return float(zone) if abs(apart_s - zone) <= slack_s and abs(zone) <= MAX_ZONE_S else None
+
+
+def shifts(local: tuple[datetime, datetime], span: tuple[datetime, datetime]) -> list[float]:
+    """The zones in use, s, that bring local stamps, from first to last, to overlap a span of instants, or near it."""
+    low = (local[0] - span[1].replace(tzinfo=None)).total_seconds()
+    high = (local[1] - span[0].replace(tzinfo=None)).total_seconds()
+    most = MAX_ZONE_S // QUARTER_S
+    first, last = max(-most, -int((SLACK_S - low) // QUARTER_S)), min(most, int((high + SLACK_S) // QUARTER_S))
+    zones = (n * QUARTER_S for n in range(first, last + 1))
+    return [float(zone) for zone in zones if zone % 3600 == 0 or zone in BESIDE_HOURS]
 
 
 def _moved(day: datetime, days: int) -> datetime | None:

@@ -11,7 +11,8 @@ import pytest
 
 from rca.belonging import foreign_logs
 from rca.case import MemoryCase
-from rca.clocks import UNMEASURED_S, Clocks, _shifts, clocks
+from rca.clocks import UNMEASURED_S, Clocks, clocks
+from rca.local_time import shifts
 from rca.tables import TABLES
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -194,9 +195,28 @@ class TestZones:
         reach = clocks(case_of(log_events=[logged(local)])).reach(at(-5 * 86400))
         assert reach == (None if days is None else (at(-14 * 3600), at(14 * 3600)))
 
+    @pytest.mark.parametrize("zone_h", [0.0, 5.0, -7.0])
+    @pytest.mark.parametrize("timeout_min", [30, 60], ids=["half an hour", "an hour"])
+    def test_a_time_out_tells_the_zone_by_when_its_call_began(self, zone_h: float, timeout_min: int) -> None:
+        """Half an hour behind the last call is no zone of half an hour: the line says for how long the call ran."""
+        ended = at(60 + 60 * timeout_min)
+        stamp = (ended + timedelta(hours=zone_h)).replace(tzinfo=None).isoformat()
+        ran = f"WorkNCCL(SeqNum=7) ran for {timeout_min * 60_000} milliseconds before timing out."
+        rows = [logged(stamp, rank=3, signature="nccl_watchdog_timeout", message=ran), logged(stamp, rank=3, message="aborting")]
+        clock = clocks(case_of(log_events=rows, dumps=[{"evidence_id": "fr", "rank": 3, "first_at": at(0), "last_at": at(60)}]))
+        assert clock.utc("log", stamp) == ended
+
+    def test_half_an_hour_is_no_zone_where_no_country_has_it(self) -> None:
+        dumps = [{"evidence_id": "fr", "rank": 3, "first_at": at(0), "last_at": at(60)}]
+        told = [
+            clocks(case_of(log_events=[logged(stamp, rank=3)], dumps=dumps)).utc("log", stamp)
+            for stamp in ("2026-03-01T12:31:00", "2026-03-01T17:31:00")
+        ]
+        assert told == [None, at(60)], "0:30 ahead is nowhere, 5:30 ahead is India"
+
     def test_far_stamps_are_tried_against_zones_alone(self) -> None:
         far = (datetime(1, 1, 1), datetime(9999, 1, 1))
-        assert len(_shifts(far, (at(0), at(1)))) == 2 * 14 * 3 + 1, "every zone there is, and no other multiple: none is a quarter past"
+        assert len(shifts(far, (at(0), at(1)))) == 2 * 14 + 1 + 13, "full hours, and the half and quarter hours that some country has"
 
     def test_a_kernel_line_is_placed_by_its_boot_or_its_hosts_zone(self) -> None:
         hosts = [{"evidence_id": "h", "host": "host-a", "boot_at": at(-100), "zone_offset_s": 3600.0}]
