@@ -297,6 +297,16 @@ class TestProcessDeath:
             job.agent("worker_finished", 21, rank=rank, pid=100 + rank)
         assert job.ask("process_death").status == "clear"
 
+    @pytest.mark.parametrize(("silent", "status"), [((), "clear"), ((3,), "blind")])
+    def test_clear_when_the_launchers_of_all_hosts_say_so(self, silent: tuple[int, ...], status: str) -> None:
+        job = Job()
+        for place, host in enumerate(HOSTS):
+            if place not in silent:
+                text = "[default] worker group successfully finished."
+                job.add("log_events", f"agent-{host}", signature="worker_finished", logged_at=at(21), message=text)
+        assert job.ask("process_death").status == status
+        assert judge(job.case()).verdict.cause == ("healthy" if status == "clear" else "unknown")
+
 
 class TestPlannedStop:
     def test_an_announcement_while_the_job_moves_explains_everything(self) -> None:
@@ -464,8 +474,9 @@ class TestFirstException:
 
     @pytest.mark.parametrize(("ranks", "signature", "logs", "sign"), [
         ((4, 5), "cuda_launch_failure", (), "gpus_of_host"),
-        ((4, 6), "cuda_launch_failure", (), "gpu_error"),
-        ((4,), "cuda_launch_failure", (), "gpu_error"),
+        ((4, 6), "cuda_launch_failure", (), "unspecified_failure"),
+        ((4,), "cuda_launch_failure", ("host-c",), "unspecified_failure"),
+        ((4,), "cuda_contained", (), "gpu_error"),
         ((4,), "cuda_illegal_access", ("host-a",), "illegal_access_alone"),
         ((4,), "cuda_illegal_access", ("host-c",), "illegal_access"),
     ])  # fmt: skip
@@ -477,13 +488,16 @@ class TestFirstException:
             job.log(rank, signature, 20)
         for host in logs:
             job.add("host_logs", f"dmesg-{host}", host=host, num_lines=9)
-        assert job.only("first_exception").sign == sign
+        found = job.only("first_exception")
+        assert found.sign == sign
+        assert ("none was read" in found.says) is (sign == "unspecified_failure" and not logs)
 
     @pytest.mark.parametrize(
         ("signature", "values", "sign"),
         [
             ("cuda_ecc", {}, "gpu_memory_error"),
             ("cuda_contained", {}, "gpu_error"),
+            ("cuda_unknown_error", {}, "unspecified_failure"),
             ("cuda_illegal_access", {}, "illegal_access_alone"),  # no log of its kernel
             ("cuda_oom", {"exception": "OutOfMemoryError"}, "gpu_memory_used_up"),
             ("host_out_of_memory", {"exception": "MemoryError"}, "host_memory_used_up"),

@@ -36,6 +36,7 @@ CLASS: Final[Mapping[str, int]] = {
     "host_lost": 0,
     "gpu_memory_error": 1,
     "gpu_error": 1,
+    "unspecified_failure": 1,
     "illegal_access": 1,
     "killed": 2,
     "bus_error": 2,
@@ -61,8 +62,8 @@ EVERYWHERE: Final = 0.75  # of the ranks with a log: a fault of one part does no
 BY_SIGNATURE: Final[Mapping[str, str]] = {
     "cuda_ecc": "gpu_memory_error",
     "cuda_contained": "gpu_error",
-    "cuda_launch_failure": "gpu_error",
-    "cuda_unknown_error": "gpu_error",
+    "cuda_launch_failure": "unspecified_failure",  # a wrong kernel of the program fails so too: only an Xid tells
+    "cuda_unknown_error": "unspecified_failure",
     "gpu_handle_lost": "gpu_error",
     "cuda_illegal_access": "illegal_access",
     "cuda_oom": "gpu_memory_used_up",

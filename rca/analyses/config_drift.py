@@ -41,7 +41,7 @@ SIGNS = {
 
 MAX_CITES: Final = 6
 MAX_SAID: Final = 5  # components told one by one
-UNEXPLAINED: Final = frozenset({"crashed", "gpu_error"})  # kinds of faults that say that it broke, not what broke it
+UNEXPLAINED: Final = frozenset({"crashed", "gpu_error", "unspecified_failure"})  # kinds of faults that say that it broke, not what broke it
 QUIET: Final = frozenset({"train_progress", "worker_started", "worker_finished", "checkpoint_save", "checkpoint_load"})  # no complaints
 MODULE, CLIENT = "nvidia_driver", "nvidia_driver_client"
 _COMPLAINT: Final = re.compile(

@@ -10,7 +10,8 @@
    first.
 6. An exception that its rank outlived (further steps, another try, a good end) is mentioned and accuses nobody.
 7. A failed command of several GPUs of one host at once is of what they share, not of one of them. Of an illegal access the kernel's record tells
-   whether the device took part: where no log of that kernel was read, it is said less surely.
+   whether the device took part: where no log of that kernel was read, it is said less surely. Of a failure that CUDA does not specify only
+   that record (an Xid) tells a broken device from a wrong kernel of the program: it accuses its rank, and leaves both causes open.
 8. An exception in a log that does not say whose it is (one file of all ranks, without labels) tells the cause, and nobody's rank; beside a fault
    whose rank is known it is mentioned.
 """
@@ -35,6 +36,7 @@ USES = tuple(table for table in READS if table not in NEEDS)
 SIGNS = {
     "gpu_memory_error": Sign("device", ("gpu_memory_fault", "gpu_fault")),
     "gpu_error": Sign("device", ("gpu_fault", "nvlink_fault", "user_exception", "unknown")),
+    "unspecified_failure": Sign("device", ("gpu_fault", "nvlink_fault", "user_exception", "unknown")),
     "gpus_of_host": Sign("device", ("host_fault", "nvlink_fault", "gpu_fault", "config_drift", "user_exception", "unknown")),
     "illegal_access": Sign("device", ("user_exception", "gpu_fault", "unknown")),
     "illegal_access_alone": Sign("device", ("user_exception", "gpu_fault", "unknown")),
@@ -66,6 +68,7 @@ MAX_FRAMES = 6  # shown of a traceback
 _WHAT = {
     "gpu_memory_error": "its GPU reported an uncorrectable memory error",
     "gpu_error": "its GPU failed a command",
+    "unspecified_failure": "a command of its GPU failed, for a reason that CUDA does not tell",
     "illegal_access": "a kernel of its own accessed memory it may not",
     "gpu_memory_used_up": "its GPU memory was used up",
     "host_memory_used_up": "host memory was used up",
@@ -125,6 +128,9 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
         says += "; which of them was first is not to be told"
     elif told.victims:
         says += f"; {len(told.victims)} other ranks show only what followed from it"
+    sign = _sign(case, told, fault, everybody)
+    if sign == "unspecified_failure" and not _is_kernel_read(case, logs.hosts_of(everybody)):
+        says += "; an Xid in the kernel log of that host would tell a broken device from a wrong kernel of the program, and none was read"
     step = next((line.step for line in lines if line.step is not None), None)
     numbers = {
         **failed(case, logs, fault.line),
@@ -136,7 +142,7 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
         "ordered_by": told.ordered_by,
     }
     return Finding(
-        "first_exception", _sign(case, told, fault, everybody), says, ranks=ranks, hosts=logs.hosts_of(ranks),
+        "first_exception", sign, says, ranks=ranks, hosts=logs.hosts_of(ranks),
         explains=tuple(sorted(logs.everyone - set(ranks))),
         scope=f"{everybody}", numbers=numbers, cites=tuple(map(cite_line, lines))[:MAX_CITES],
     )  # fmt: skip
@@ -146,12 +152,17 @@ def _sign(case: Tables, told: Story, fault: Fault, ranks: Sequence[int]) -> str:
     """The kind of the fault. Commands that several GPUs of one host alone fail at once are of what these share; and of an illegal access the kernel
     of its host knows whether the device took part, so without that log it says less."""
     hosts, everywhere = told.logs.hosts_of(ranks), told.logs.hosts_of(told.logs.everyone)
-    if fault.kind == "gpu_error" and len(ranks) > 1 and len(hosts) == 1 < len(everywhere):
+    if fault.kind in ("gpu_error", "unspecified_failure") and len(ranks) > 1 and len(hosts) == 1 < len(everywhere):
         return "gpus_of_host"
     if fault.kind == "illegal_access" and not told.is_everywhere:
-        read = set(case.table("host_logs").select(pl.col("host").drop_nulls().unique()).collect()["host"].to_list())
-        return fault.kind if hosts and set(hosts) <= read else "illegal_access_alone"
+        return fault.kind if _is_kernel_read(case, hosts) else "illegal_access_alone"
     return fault.kind
+
+
+def _is_kernel_read(case: Tables, hosts: Sequence[str]) -> bool:
+    """Whether a log of the kernel of each of these hosts, and of one at least, was read."""
+    read = set(case.table("host_logs").select(pl.col("host").drop_nulls().unique()).collect()["host"].to_list())
+    return bool(hosts) and set(hosts) <= read
 
 
 def _outlived(told: Story) -> Finding:
