@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from rca.causes import CAUSES, did_first, is_full
+from rca.causes import CAUSES, did_first, is_full, is_late
 from rca.commands import hostlist
 from rca.decision.job_size import seen_size
 
@@ -22,7 +22,9 @@ _ENDS: Final[Mapping[str, str]] = {  # analysis -> how the job ended, as its fin
     "first_exception": "the program raised",
 }
 ENDED_WELL: Final = "ended well"
-_MENTIONS: Final = frozenset({"stop_after_fault", "outlived", "tie", "end_unread"})  # signs that say nothing of how the job ended
+_MENTIONS: Final = frozenset(
+    {"stop_after_fault", "outlived", "tie", "end_unread", "ended_well"}
+)  # signs that say nothing of how the job ended
 
 
 def percent(probability: float) -> str:
@@ -55,8 +57,10 @@ def headline(judgement: Judgement) -> str:
     gpus = list(dict.fromkeys(roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus))  # a slot may be that of each host
     if gpus:
         parts.append(f"GPU {', '.join(gpus)}")
-    has_no_room = is_full(f.says for o in judgement.outcomes for f in o.findings)
-    parts.append(f"{did_first(verdict.cause, len(verdict.ranks), has_no_room=has_no_room)} ({percent(verdict.ranks_probability)})")
+    findings = [f for o in judgement.outcomes for f in o.findings]
+    has_no_room, comes_late = is_full(f.says for f in findings), is_late(f.sign for f in findings)
+    did = did_first(verdict.cause, len(verdict.ranks), has_no_room=has_no_room, comes_late=comes_late)
+    parts.append(f"{did} ({percent(verdict.ranks_probability)})")
     if mismatch := _mismatch(judgement):
         return f"{' '.join(parts)}: it {mismatch}; cause: {cause}"
     if verdict.last_collective:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from apps.decision import eviction_words, first_lines, prefers_other, why_parts
 from apps.headline import cause_words, condition, headline, percent, ranks_words
 from apps.plain import one_line
-from rca.causes import CAUSES
+from rca.causes import means
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
@@ -256,14 +256,15 @@ def alternative_lines(judgement: Judgement) -> list[str]:
     by_cause: dict[str, list[Hypothesis]] = {}
     for h in rows:
         by_cause.setdefault(h.cause, []).append(h)
+    signs = [f.sign for o in judgement.outcomes for f in o.findings]
     lines = []
     for cause, alike in list(by_cause.items())[:MAX_ALTERNATIVES]:
         several = len(alike) > 1
         who = " or ".join(_accused(h) + (f" ({percent(h.probability)})" if several else "") for h in alike[:MAX_SETS])
         who += " or others" if len(alike) > MAX_SETS else ""
         same = "the same cause, but " if cause == verdict.cause else ""
-        means = CAUSES[cause].means if cause != "unknown" else "none of the causes this version knows"
-        lines.append(f"  {percent(sum(h.probability for h in alike)):>6}  {cause_words(cause)}, {same}{who}: {means}")
+        meaning = means(cause, signs) if cause != "unknown" else "none of the causes this version knows"
+        lines.append(f"  {percent(sum(h.probability for h in alike)):>6}  {cause_words(cause)}, {same}{who}: {meaning}")
     return ["", "Otherwise", *lines] if lines else []
 
 

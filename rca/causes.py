@@ -8,11 +8,11 @@ matter little once a sign speaks, and they only order causes that no sign tells 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause", "did_first", "is_full", "means"]
+__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause", "did_first", "is_full", "is_late", "means"]
 
 LAYERS: Final = ("communication", "hardware", "storage_data", "numeric", "software", "operator", "none", "unknown")
 ATTRIBUTIONS: Final = ("platform", "workload", "planned", "none", "unknown")
@@ -106,6 +106,9 @@ _NUMBERS: Final[Mapping[str, str]] = {  # end of a sign's name -> what numeric d
     "spike": "the loss or the gradients jumped and stayed high",
 }
 _LOST_TOGETHER: Final = "were lost first"
+_LATE: Final = frozenset({"slow_data", "data_grew", "loader_always_awaited"})  # signs by which batches come, step after step, but late
+_STANDS: Final = frozenset({"job_hangs", "never_joined", "loader_timed_out"})  # signs by which the last one did not come at all
+_COMES_LATE: Final = "the data loader delivers its batches late"
 
 
 _FULL: Final = re.compile(r"(?i)no space left on|disk quota exceeded|\berrno (?:28|122)\b|\bENOSPC\b|\bEDQUOT\b")
@@ -116,14 +119,25 @@ def is_full(texts: Iterable[str]) -> bool:
     return any(_FULL.search(text) for text in texts)
 
 
-def means(cause: str, signs: Iterable[str]) -> str:
+def is_late(signs: Iterable[str]) -> bool:
+    """Whether batches come late, by the signs (names) of the findings; a loader that delivers none is not late."""
+    shown = frozenset(signs)
+    return bool(shown & _LATE) and not shown & _STANDS
+
+
+def means(cause: str, signs: Sequence[str]) -> str:
     """What a cause means, as far as the signs (names) of the findings show which of its forms it is."""
+    if cause == "data_stall" and is_late(signs):
+        return _COMES_LATE
     shown = [sign.removesuffix("_local").removesuffix("_global") for sign in signs] if cause == "numeric_divergence" else []
     return next((words for end, words in _NUMBERS.items() if any(sign.endswith(end) for sign in shown)), CAUSES[cause].means)
 
 
-def did_first(cause: str, count: int, *, has_no_room: bool = False) -> str:
-    """What ranks (or hosts), `count` of them, did before all others, in words that fit the cause: "stalled first". `has_no_room` = storage full."""
+def did_first(cause: str, count: int, *, has_no_room: bool = False, comes_late: bool = False) -> str:
+    """What ranks (or hosts), `count` of them, did before all others, in words that fit the cause: "stalled first". `has_no_room` = storage full,
+    `comes_late` = the batches do."""
+    if cause == "data_stall" and comes_late:
+        return _FIRST["slow_rank"]
     if cause == "storage_stall" and has_no_room:
         return "ran out of storage first"
     return _LOST_TOGETHER if cause == "host_lost" and count > 1 else _FIRST.get(cause, "failed first")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
 from typing import Any, Literal
 
-from rca.causes import CAUSES, did_first, means
+from rca.causes import CAUSES, did_first, is_late, means
 from rca.roster import Roster
 from rca.stop_words import stop_words
 from rca.types import Finding, Hypothesis, Outcome, Verdict
@@ -34,7 +34,8 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | No
     rest on lines without an instant (`rca.dating`).
 
     1. Every set of ranks that a finding accuses is a suspect set, and so is nobody.
-    2. Score every (cause, suspect set) and turn the scores into probabilities.
+    2. Score every (cause, suspect set) and turn the scores into probabilities. Prior odds are shares of interruptions: of a job that came to its
+       end, and of which no sign speaks for a cause, only whether it was sound is left to ask.
     3. Take the most probable set; of it the most probable cause; name each only when it is probable enough.
     4. State the probabilities as they were found to be honest: sharper or flatter, with a share for what no sign knows, and a larger one where
        nothing dates what an answer rests on: it may be of another launch.
@@ -43,10 +44,12 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | No
     findings = [f for o in outcomes for f in o.findings]
     followed = explained(findings)
     told = support([f for f in findings if f.id not in followed], outcomes, weighing.bits)
+    is_through = _ended_well(findings) and all(cause == "healthy" for cause, _ in told)
     scores = {
         (cause, s): math.log2(CAUSES[cause].prior) + told.get((cause, s), (0.0, ()))[0]
         for cause in CAUSES
         for s in suspect_sets(findings, cause)
+        if not is_through or cause in ("healthy", "unknown")
     }
     probabilities = _softmax(scores)
     by_set: dict[Suspects, float] = defaultdict(float)
@@ -68,6 +71,11 @@ def suspect_sets(findings: Sequence[Finding], cause: str) -> list[Suspects]:
     if cause in ("healthy", "planned_stop", "preemption"):
         return [()]
     return sorted({(), *(f.ranks for f in findings)})
+
+
+def _ended_well(findings: Sequence[Finding]) -> bool:
+    """Whether the job was seen to come to its end by itself."""
+    return any(f.sign == "ended_well" for f in findings)
 
 
 def _softmax(scores: Mapping[Any, float]) -> dict[Any, float]:
@@ -230,15 +238,16 @@ def _proven(cause: str, ranks: Suspects, hosts: Sequence[str], roster: Roster) -
 
 
 def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: Roster, machine: Sequence[str] = ()) -> str:
-    meaning = means(cause, [f.sign for f in findings])
+    signs = [f.sign for f in findings]
+    meaning = means(cause, signs)
     if ranks:
         shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         hosts = roster.hosts_of(ranks)
         where = f" on {', '.join(hosts)}" if hosts else ""
         why = f"{cause.replace('_', ' ')}: {meaning}" if cause != "unknown" else "why is not told by this evidence"
-        return f"rank{'s' if len(ranks) > 1 else ''} {shown}{where} {did_first(cause, len(ranks))}; {why}"
+        return f"rank{'s' if len(ranks) > 1 else ''} {shown}{where} {did_first(cause, len(ranks), comes_late=is_late(signs))}; {why}"
     if cause == "healthy":
-        return "no fault in what was looked at: the job was moving"
+        return f"no fault in what was looked at: the job {'came to its end' if _ended_well(findings) else 'was moving'}"
     if CAUSES[cause].attribution == "planned":
         ended = stop_words(findings, cause)
         is_sound = not any(f.numbers.get("is_broken") or f.numbers.get("broken_beside") for f in findings)

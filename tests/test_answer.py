@@ -11,7 +11,7 @@ from _house import memory_case
 
 from apps.headline import condition, headline
 from apps.text import alternative_lines
-from rca.causes import CAUSES, did_first, means
+from rca.causes import CAUSES, did_first, is_late, means
 from rca.decision.advise import advise
 from rca.decision.job_size import UNKNOWN_SIZE, JobSize
 from rca.judge import Judgement, judge
@@ -109,6 +109,20 @@ def test_an_unknown_size_or_state_is_not_made_up() -> None:
     assert condition(blank).startswith("Job of unknown size; whether it still runs is not told")
     told = JobSize(61, "the highest rank that was seen", is_least=True)
     assert condition(replace(blank, size=told)).startswith("Job of at least 61 ranks; ")
+
+
+@pytest.mark.parametrize(
+    ("signs", "says", "did"),
+    [
+        (("slow_data", "pace_dropped"), "the data loader delivers its batches late", "slowed the job"),
+        (("data_grew",), "the data loader delivers its batches late", "slowed the job"),
+        (("slow_data", "job_hangs"), "the data loader delivers no batch", "stalled first"),
+        (("in_dataloader",), "the data loader delivers no batch", "stalled first"),
+    ],
+)
+def test_batches_that_come_late_are_told_apart_from_none_at_all(signs: tuple[str, ...], says: str, did: str) -> None:
+    assert means("data_stall", signs) == says
+    assert did_first("data_stall", 1, comes_late=is_late(signs)) == did
 
 
 def other(cause: str, ranks: tuple[int, ...], probability: float) -> Hypothesis:

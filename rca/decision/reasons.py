@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rca.causes import CAUSES, is_full
+from rca.causes import CAUSES, is_full, is_late
 from rca.checkpoints import Rollback, first_divergence
 from rca.commands import hostlist, node_name
 from rca.decision.broken_hosts import broken_hosts, broken_words
@@ -89,6 +89,8 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return f"the same sample would fail again: leave out {_samples(verdict.data)} and restart"
     if verdict.cause == "config_drift" and verdict.hosts:
         return _in_line(verdict, findings)
+    if verdict.cause == "data_stall" and is_late(f.sign for f in findings):
+        return "batches come late: see how fast the storage behind the loader answers and whether its workers get enough processors, then restart"
     if verdict.cause == "storage_stall" and is_full(f.says for f in findings):
         return "storage has no room left: free space or raise the quota first, and see that a checkpoint was not half written; then restart"
     if action == "replace" and verdict.cause in ("network_fault", "network_transient") and len(verdict.hosts) > 1:
