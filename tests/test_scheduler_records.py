@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -160,6 +161,42 @@ class TestRowsThatAreNotUsed:
         outcome = job.ask("scheduler_record")
         assert outcome.status == "blind"
         assert "which hosts this job has is not told" in outcome.why
+
+    @pytest.mark.parametrize(
+        ("spoil", "cause"),
+        [
+            (lambda job: None, "healthy"),
+            (lambda job: row(job, "FAILED", -60, 22, job_id="4101.0", base_job_id="4101", is_step=True, exit_code=1), "unknown"),
+            (lambda job: job.died(1, 20, -9, "SIGKILL"), "process_killed"),
+            (lambda job: job.log(3, "nccl_watchdog_timeout", 20), "unknown"),
+            (lambda job: job.agent("elastic_agent_signal", 20, "Received 15 death signal"), "unknown"),
+        ],
+    )
+    def test_a_job_that_completed_is_sound_where_nothing_speaks_against_it(self, spoil: Callable[[Job], Any], cause: str) -> None:
+        job = row(Job(), "COMPLETED", -60, 22, exit_code=0, exit_signal=0, attribution="none")
+        spoil(job)
+        assert judge(job.case()).verdict.cause == cause
+
+    @pytest.mark.parametrize(
+        ("ended", "values"),
+        [
+            (7200, {}),  # the script went on for long after the last word: the job may have stood still
+            (22, {"exit_code": 1}),
+            (22, {"job_id": "4102", "hosts": ["host-x"]}),
+        ],
+    )
+    def test_a_script_that_completed_is_not_the_job_that_did(self, ended: float, values: dict[str, Any]) -> None:
+        job = row(Job(), "COMPLETED", -60, ended, **{"exit_code": 0, "exit_signal": 0, "attribution": "none", **values})
+        assert job.ask("process_death").status == "blind"
+
+    def test_stamps_without_zone_on_both_sides_tell_which_row_it_is(self) -> None:
+        job = Job(steps=0)
+        job.rows["log_events"].clear()
+        for step in range(20):
+            job.add("progress", "log-0", rank=0, step=step, ended_at_local=stamp(step))
+        job.log(0, "worker_finished", None, "training is done")
+        row(job, "COMPLETED", -60, 22, zone_h=-7.0, exit_code=0, exit_signal=0)
+        assert job.only("process_death").sign == "ended_well"
 
     def test_local_times_that_fit_no_zone_are_said_to(self) -> None:
         assert "in no zone" in row(stopped(), "PREEMPTED", -60, 500, zone_h=2).only("scheduler_record").says

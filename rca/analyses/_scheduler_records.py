@@ -3,7 +3,8 @@
 1. A row is of this job when its id stands in the logs or in the name of a log (`slurm-4101.out`); where no id is known, when its hosts are just
    those of the job. Steps belong to their job and are not asked.
 2. Stamps without a zone become instants by the zone of the job's hosts. Where none is told, by the one that lets a row of this job end when its logs
-   end and begin before they begin, if only one row of the job can.
+   end and begin before they begin, if only one row of the job can. Where the logs have no instants either, their own stamps without a zone are
+   compared just so: which row it is follows, and no instant does.
 3. Of several launches the one counts in whose time the logs lie. A row that cannot be placed is told, and counts for nothing.
 4. A node of the job that does not answer, or is down because it did not, and for no plan, is lost if its reason was written in the time of the
    launch, or on the same clock within minutes of the end of a launch that the scheduler ended for a failed node. Not if the job went on there.
@@ -20,6 +21,7 @@ from typing import Any, Final
 import polars as pl
 
 from rca.clocks import Clocks
+from rca.local_time import FULL
 from rca.types import Tables
 
 __all__ = ["READS", "Book", "Lost", "Record", "Unused", "book", "placed"]
@@ -28,6 +30,7 @@ READS: Final = ("job_records", "node_states", "evidence", "log_events", "schedul
 BEFORE: Final = timedelta(hours=1)  # containers and checkpoints are loaded before the first line of a log
 AFTER: Final = timedelta(minutes=15)  # nodes are set down, and jobs are cleaned up, minutes after their last word
 SLACK: Final = timedelta(minutes=4)  # what two clocks and a buffered log may be apart
+NEVER: Final = datetime.max.replace(tzinfo=UTC)
 QUARTER_S: Final = 900
 MAX_ZONE_S: Final = 14 * 3600
 _NAMED: Final = re.compile(r"(?:^|/)slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.][\w.\-]{0,60})?\.(?:out|err|log)\b")
@@ -106,11 +109,9 @@ def book(
     fitting = [record for record in records if span is not None and _holds(record, span)]
     if not fitting and zone is None and span is not None:
         fitting = _by_end(mine, span)
-    launch = (
-        min(fitting, key=lambda record: (record.ended is None, record.ended or span[1], record.row["record"]), default=None)
-        if span
-        else None
-    )
+    if span is None and (local := _local_span(case)) is not None:
+        fitting = [Record(record.row, None, None) for record in _by_end(mine, local)]
+    launch = min(fitting, key=lambda record: (record.ended is None, record.ended or NEVER, record.row["record"]), default=None)
     unplaced = tuple(record for record in records if launch is None and (record.ended is None or span is None))
     unused = () if launch or unplaced else _unused(rows.rows(named=True), records, frozenset(hosts), _ids(case), span)
     return Book(launch, unplaced, unused, tuple(_lost(case, launch, zone, frozenset(hosts), span, last_seen)))
@@ -216,6 +217,16 @@ def _by_end(rows: Sequence[Mapping[str, Any]], span: tuple[datetime, datetime]) 
         if near and _holds(record, span) and record.began is not None and span[0] - record.began <= BEFORE:
             found.append(record)
     return found if len(found) == 1 else []
+
+
+def _local_span(case: Tables) -> tuple[datetime, datetime] | None:
+    """First and last stamp that logs give with its day but without a zone, as if they were of UTC: for logs without any instant."""
+    found = []
+    for table, column in (("progress", "ended_at_local"), ("log_events", "logged_at_local")):
+        stamp = pl.col(column).filter(pl.col(column).str.contains(f"{FULL.pattern}[0-9:.]{{8,}}$"))
+        found += [text for text in case.table(table).select(stamp.min(), stamp.max().alias("last")).collect().row(0) if text is not None]
+    days = [datetime.fromisoformat(text).replace(tzinfo=UTC) for text in found]
+    return (min(days), max(days)) if days else None
 
 
 def _lost(

@@ -9,7 +9,7 @@
 4. Where logs tell no death: one rank, or all of one host, whose log breaks off without a complaint and that left neither dump nor stack while
    the others have both and lost connections, is gone. All of one host may be so where the others only ran out of time.
    Where its log is torn, empty or not there, whether it raised or was killed is not told: both are kept (`end_unread`).
-5. `clear` only when every rank was seen to end well.
+5. `clear` only when the job was seen to come to its end (`_ended_well`): then who says so is told.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from datetime import timedelta
 import polars as pl
 
 from rca.analyses._alive import was_seen_after
+from rca.analyses._ended_well import ended_well
 from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, story
 from rca.analyses._job_logs import READS, TORN, JobLogs, Line, cite_line, kernel_line, step_at_end
 from rca.analyses._kernel_users import TRAINS
@@ -44,6 +45,7 @@ SIGNS = {
     "host_gone": Sign("death", ("host_lost", "process_killed", "unknown")),
     "host_silent": Sign("death", ("host_lost", "host_fault", "network_fault", "unknown")),
     "end_unread": Sign("unread", ("user_exception",)),
+    "ended_well": Sign("mention", (), is_note=True),
 }
 
 AROUND = timedelta(minutes=10)  # before the first and after the last line of the job: memory kills there may still be of it
@@ -77,8 +79,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         return [_unread_finding(case, told, unread)]
     if others and not told.first:
         return [_beside(told.logs, others)]
-    _check_all_seen(told)
-    return ()
+    return [_ended_well(case, told)]
 
 
 def _finding(case: Tables, told: Story, deaths: Sequence[Fault]) -> Finding:
@@ -257,14 +258,15 @@ def _gone_finding(case: Tables, told: Story, gone: tuple[int, ...]) -> Finding:
     )  # fmt: skip
 
 
-def _check_all_seen(told: Story) -> None:
-    """Raise unless every rank was seen to end well."""
+def _ended_well(case: Tables, told: Story) -> Finding:
+    """That the job came to its end; raises where nobody says so."""
     logs = told.logs
+    if (ending := ended_well(case)) is not None:
+        return Finding("process_death", "ended_well", f"the job came to its end: {ending.says}", scope="job", cites=ending.cites)
     if not logs.lines:
         raise NotEnoughEvidence("no log of this job, and no memory kill of one of its processes: how the ranks ended is not told")
     unseen = told.not_seen_to_end_well
-    if not logs.everyone or unseen:
-        raise NotEnoughEvidence(f"no process was seen to die first, but {ranks_text(unseen) if unseen else 'no rank'} not seen to end well")
+    raise NotEnoughEvidence(f"no process was seen to die first, but {ranks_text(unseen) if unseen else 'no rank'} not seen to end well")
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.analyses._job_logs import READS, job_logs
+from rca.analyses._job_logs import READS, JobLogs, job_logs
 from rca.analyses._scheduler_records import Record, Unused
 from rca.analyses._words import iso
 from rca.errors import NotEnoughEvidence
@@ -58,7 +58,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
             if not logs.lines:
                 raise NotEnoughEvidence(note.says)
             return [note]
-        return [_finding("not_placed", record, f"{record.says}; {_when(record)}") for record in logs.book.unplaced[:MAX_NOTES]]
+        return [_finding("not_placed", record, f"{record.says}; {_when(record, logs)}") for record in logs.book.unplaced[:MAX_NOTES]]
     state = launch.row["state"]
     if state in FAILED_NODES:
         where = ", ".join(sorted(lost.row["host"] for lost in logs.book.lost))
@@ -72,8 +72,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     return [_finding("ended_as", launch, launch.says)]
 
 
-def _when(record: Record) -> str:
-    if record.row["ended_at_local"]:
+def _when(record: Record, logs: JobLogs) -> str:
+    if logs.span is not None and record.row["ended_at_local"]:
         return "its local times fit the end of the logs in no zone"
     return "when that was against the logs is not told"
 

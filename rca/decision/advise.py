@@ -49,7 +49,7 @@ GROUP_GOES: Final = ("unknown", "slow_rank")  # causes, with nobody named, for w
 NO_GROUP_LAYERS: Final = ("software", "operator", "none")  # layers of causes for which no machine of a group goes
 CHECKED_NOW: Final = ("stop_time_checks", "check_and_evict")  # branches whose checks come before anything else
 ENDS: Final = ("process_death", "first_exception", "planned_stop")  # analyses whose findings show that the job ended
-ENDS_NOT: Final = frozenset({"outlived", "stop_after_fault", "tie", "end_unread", "unplaced", "other_killed_on_host"})
+ENDS_NOT: Final = frozenset({"outlived", "stop_after_fault", "tie", "end_unread", "unplaced", "other_killed_on_host", "ended_well"})
 
 
 @dataclass(frozen=True)
