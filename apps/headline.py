@@ -111,11 +111,18 @@ def condition(judgement: Judgement) -> str:
     parts = [f"Job of {least}{size} rank{'' if size == 1 else 's'}" if size else "Job of unknown size", _state(judgement)]
     when = verdict.failed_at or verdict.failed_after
     if verdict.cause != "healthy" and (when is not None or verdict.step is not None):
-        what = "told to stop" if CAUSES[verdict.cause].attribution == "planned" else "first failing"
+        what = "told to stop" if _was_told_to_stop(judgement) else "first failing"
         what += " after" if verdict.failed_at is None and when is not None else " at"
         moment = [_moment(when)] if when is not None else []
         parts.append(f"{what} {', '.join([*moment, *([f'step {verdict.step}'] if verdict.step is not None else [])])}")
     return "; ".join(parts) + "."
+
+
+def _was_told_to_stop(judgement: Judgement) -> bool:
+    """Whether the job was stopped from outside: planned, or by nobody knows whom."""
+    verdict = judgement.verdict
+    is_bare = any(f.sign == "bare_stop" for o in judgement.outcomes for f in o.findings)
+    return CAUSES[verdict.cause].attribution == "planned" or (is_bare and verdict.cause == "unknown" and not verdict.ranks)
 
 
 def how_ended(judgement: Judgement) -> str | None:

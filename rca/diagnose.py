@@ -257,5 +257,5 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
         return f"{cause.replace('_', ' ')} on {', '.join(machine)}: {meaning}; which of its ranks it hit is not told"
     if cause != "unknown":
         return f"{cause.replace('_', ' ')}: {meaning}; no single rank is to blame as far as this evidence shows"
-    ties = [f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees", "sample_wanted", "level_moved")]
+    ties = [f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees", "sample_wanted", "level_moved", "bare_stop")]
     return f"unknown; {ties[0].says}" if ties else "unknown: the evidence accuses no rank and shows no cause"

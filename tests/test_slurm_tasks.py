@@ -76,6 +76,33 @@ def test_a_step_cancelled_behind_a_task_that_ended_is_clean_up(lines: list[dict[
 
 
 @pytest.mark.parametrize(
+    ("lines", "signs"),
+    [
+        ([("host-a", "tasks 0-7", -15), ("host-b", "tasks 8-15", -15)], ["bare_stop"]),
+        ([("host-a", "task 0", -15), ("host-b", "task 1", -15)], ["bare_stop"]),  # launchers
+        ([("host-a", "tasks 0-7", -15)], []),
+        ([("host-a", "tasks 0-4,6-7", -15), ("host-b", "tasks 8-15", -15), ("host-a", "task 5", 1)], []),
+    ],
+)
+def test_sigterm_of_every_task_is_a_stop_that_nobody_explains(lines: list[tuple[str, str, int]], signs: list[str]) -> None:
+    ranks = [{"evidence_id": "map", "record": f"L{r}", "rank": r, "host": host} for r, host in EIGHT_EACH.items()]
+    ends = [
+        {
+            "evidence_id": "slurm",
+            "record": f"L{n}",
+            **end(host, tasks),
+            "exit_code": code,
+            "message": f"srun: error: {host}: {tasks}: Ended",
+        }
+        for n, (host, tasks, code) in enumerate(lines, 1)
+    ]
+    case = MemoryCase({"ranks": TABLES["ranks"].rows(ranks), "log_events": TABLES["log_events"].rows(ends)})
+    assert [f.sign for f in ask(case, "planned_stop").findings] == signs
+    assert judge(case).verdict.cause == "unknown"
+    assert ("SIGTERM from outside ended every task" in judge(case).verdict.summary) == bool(signs)
+
+
+@pytest.mark.parametrize(
     ("kills", "rank"),
     [
         ([("python", 7)], 5),

@@ -12,6 +12,9 @@ from rca.analyses._job_logs import JobLogs, Line
 __all__ = ["ASKED", "Stop", "earliest", "stop_of"]
 
 ASKED: Final = (-15, 143, -2, 130)  # ends of what was told to end
+MAX_TASKS: Final = 1_000_000  # of one step
+ENDS_TASKS: Final = frozenset({"slurm_step_failed", "slurm_node_failure", "node_failure"})  # after which srun ends all others itself
+_TASKS: Final = re.compile(r"srun: error: [\w.,\[\]-]{1,400}: tasks? ([\d,\s-]{1,400}): ")
 _STEP: Final = re.compile(r"\bSTEP (\d+(?:\.\d+)?) ")
 
 PLANNED = frozenset(
@@ -26,7 +29,7 @@ class Stop:
 
     announcement: Line | None  # why, in words of an operator or scheduler
     is_preemption: bool
-    signal: Line | None  # a launcher was told to stop, and by whom is not said
+    signal: Line | None  # a launcher, or every task, was told to stop, and by whom is not said
     began: Line | None  # the first line that shows workers being stopped
     closed_pids: frozenset[int]  # workers that a launcher stopped: they were alive until then
 
@@ -50,7 +53,7 @@ def stop_of(logs: JobLogs) -> Stop:
         line for line in logs.lines if _announces(line, logs) and not _taken_back(line, resumed) and not _by_srun(line, failed, logs)
     ]
     preempted = [line for line in announced if line.signature in PREEMPTED]
-    signals = [line for line in logs.lines if line.signature == "elastic_agent_signal"]
+    signals = [line for line in logs.lines if line.signature == "elastic_agent_signal"] or _terminated(logs)
     closing = [line for line in logs.lines if line.signature == "elastic_sigterm_victim"]
     ended = [line for line in logs.lines if line.signal == "SIGTERM" or line.exit_code == -15]
     cancels = [line for line in announced if line.signature.startswith("slurm_")]
@@ -58,6 +61,22 @@ def stop_of(logs: JobLogs) -> Stop:
     return Stop(
         earliest(preempted or announced), bool(preempted), earliest(signals), earliest([*signals, *closing, *ended, *cancels]), pids
     )
+
+
+def _terminated(logs: JobLogs) -> list[Line]:
+    """What srun says of the ends of its tasks, where SIGTERM ended every single one and srun itself had no reason to end any: nobody had failed."""
+    ends = [line for line in logs.lines if line.signature == "slurm_task_exit"]
+    if any(line.exit_code not in ASKED for line in ends) or any(line.signature in ENDS_TASKS for line in logs.lines):
+        return []
+    tasks = {task for line in ends if (told := _TASKS.search(line.text)) for task in _numbers(told[1])}
+    of_launchers = bool(tasks) and max(tasks) < len(set(logs.hosts.values()))
+    return ends if len(tasks) >= (len(set(logs.hosts.values())) if of_launchers else max(1, len(logs.everyone))) else []
+
+
+def _numbers(text: str) -> Iterable[int]:
+    """Of `0-3,7` every number."""
+    for first, last in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
+        yield from range(int(first), min(int(last or first), int(first) + MAX_TASKS) + 1)
 
 
 def _announces(line: Line, logs: JobLogs) -> bool:

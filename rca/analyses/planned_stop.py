@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import polars as pl
+
 from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._stop_pace import Pace, pace_until
@@ -54,7 +56,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if trouble is not None:
         return [_finding(told, "stop_after_fault", began, pace, f"the job was stopped, but {trouble}: the stop only cleaned up")]
     if stop.announcement is None:
-        return [_finding(told, "bare_stop", began, pace, "a launcher was told to stop and ended its workers; by whom and why is not said")]
+        return [_finding(told, "bare_stop", began, pace, _bare(case, stop.signal or began))]
     is_open = pace is not None and not pace.is_told
     if pace is None:
         moving = ", and whether it moved is not recorded"
@@ -68,6 +70,20 @@ def analyse(case: Tables) -> Sequence[Finding]:
     sign = unseen if pace is None or is_open or stop.began is None else seen
     sign = "stall_or_zone" if is_open and not stop.is_preemption else sign
     return [_finding(told, sign, began, pace, says)]
+
+
+def _bare(case: Tables, signal: Line) -> str:
+    """What was seen of an end that nobody explains, and when: as dated, else behind the last step that was printed."""
+    of_tasks = signal.signature == "slurm_task_exit"
+    ended = "SIGTERM from outside ended every task of the job" if of_tasks else "a launcher was told to stop and ended its workers"
+    step = case.table("progress").select(pl.col("step").max()).collect().item()
+    if signal.at is not None:
+        when = f" at {signal.at:%Y-%m-%d %H:%M:%S} UTC"
+    elif signal.local:
+        when = f" at {signal.local[:19].replace('T', ' ')} (zone not told)"
+    else:
+        when = f" after step {step}" if step is not None else ""
+    return f"{ended}{when}; by whom and why is not said"
 
 
 def _by_srun(line: Line) -> Finding:
