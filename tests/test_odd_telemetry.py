@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -69,6 +70,18 @@ def test_a_throttled_gpu_is_told_in_words_and_its_rank_is_a_weak_suspect() -> No
     assert "12 minutes" in finding.says
 
 
+def test_a_clock_that_falls_during_the_look_is_found_by_the_stretch_since_then() -> None:
+    (finding,) = ask(_case(lambda gpu, minute: {CLOCK: 990.0} if gpu == 11 and minute >= 24 else {}, minutes=30), "odd_telemetry").findings
+    assert (finding.sign, finding.ranks) == ("slow_clock_busy", (11,))
+    assert re.search(r"stood apart from 15 peers for the last 6 minutes: SM clock 9\d\d(\.\d)? MHz against 1,9", finding.says)
+
+
+def test_a_gpu_that_came_to_rest_was_busy_before_and_is_no_suspect_for_it() -> None:
+    rests = {USE: 0.0, POWER: 120.0, CLOCK: 345.0}
+    (finding,) = ask(_case(lambda gpu, minute: rests if gpu == 3 and minute >= 20 else {}, minutes=30), "odd_telemetry").findings
+    assert (finding.sign, finding.ranks, finding.numbers["candidates"]) == ("odd_gpu", (), [3])
+
+
 def test_without_a_map_it_is_a_note() -> None:
     (finding,) = ask(_case(lambda gpu, minute: THROTTLED if gpu == 11 else {}, mapped=False), "odd_telemetry").findings
     assert (finding.sign, finding.ranks) == ("odd_gpu", ())
@@ -90,6 +103,7 @@ def test_gpus_that_are_odd_alike_are_told_together_and_others_apart() -> None:
     [
         pytest.param(lambda gpu, minute: {}, id="all alike"),
         pytest.param(lambda gpu, minute: THROTTLED if gpu == 11 and minute == 5 else {}, id="a spike"),
+        pytest.param(lambda gpu, minute: THROTTLED if gpu == 11 and minute >= 9 else {}, id="the last three minutes"),
         pytest.param(lambda gpu, minute: THROTTLED if (gpu + minute) % 16 == 0 else {}, id="each in turn"),
         pytest.param(lambda gpu, minute: THROTTLED if minute % 2 else {}, id="all together"),
         pytest.param(lambda gpu, minute: THROTTLED if gpu < 8 else {}, id="half of them"),

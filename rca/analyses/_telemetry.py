@@ -3,7 +3,8 @@
 1. Values are means over a minute. In each minute a metric of a unit is put as its distance from the median of its peers, in robust widths: from
    the median absolute deviation, at least 3 % of the median.
 2. A metric is odd on a unit when it is at least six widths away, on the same side, in four of five minutes, over four minutes or more: a spike
-   is none. Minder's rule (NSDI'25, section 4: stays the candidate for 4 minutes), with medians in place of its autoencoder.
+   is none. Minder's rule (NSDI'25, section 4: stays the candidate for 4 minutes), with medians in place of its autoencoder. It may have been like
+   its peers before, and have parted from them during the look: what counts is the stretch up to its last value.
 3. Only where there is one: the units' vectors of all metrics, by their main components (scikit-learn's PCA), are clustered (DBSCAN). The largest
    cluster is usual; who is in another is odd together with those that are odd in the same way.
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[np.float64]
 
-__all__ = ["MIN_PEERS", "MIN_SPAN_S", "SCHEMA", "Deviation", "Odd", "odd_units"]
+__all__ = ["MIN_PEERS", "MIN_SPAN_S", "SCHEMA", "Deviation", "Odd", "lasted", "odd_units"]
 
 SCHEMA: Final = {
     "unit": pl.String,
@@ -60,7 +61,20 @@ class Odd:
     units: tuple[str, ...]
     others: tuple[str, ...]  # that they were compared with and that are not odd
     deviations: tuple[Deviation, ...]
+    since_s: float  # when it began, as `at_s`
     span_s: float
+    is_whole: bool  # all the time that was looked at; else only the last of it
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One metric of all units."""
+
+    metric: str
+    values: Matrix  # units x windows
+    windows: Any  # number of each window
+    starts: Any  # window, by its place, from which each unit stays far away; -1: it does not
+    typical: Matrix  # usual distance of each unit from its peers in widths: of the far stretch, else of all
 
 
 def odd_units(rows: pl.DataFrame, peers: Mapping[str, Hashable] | None = None) -> list[Odd]:
@@ -76,22 +90,25 @@ def odd_units(rows: pl.DataFrame, peers: Mapping[str, Hashable] | None = None) -
     ]
 
 
+def lasted(odd: Odd) -> str:
+    """For how long, in words: `12 minutes`; `the last 6 minutes` where it was like its peers before."""
+    return f"{'' if odd.is_whole else 'the last '}{odd.span_s / 60:.0f} minutes"
+
+
 def _among(means: pl.DataFrame, units: Sequence[str]) -> list[Odd]:
     """The odd clusters of one set of peers."""
     import numpy as np
 
-    found: list[tuple[str, Any, Any, Any, float]] = []  # metric, its values by unit and window, widths by unit, which are odd, span
+    found: list[_Seen] = []
     for (metric,), part in means.filter(pl.col("unit").is_in(list(units))).group_by(["metric"], maintain_order=True):
-        values = _matrix(part, units)
-        if np.sum(np.any(~np.isnan(values), axis=1)) < MIN_PEERS:
-            continue
-        typical, odd = _widths(values)
-        span = (int(part["window"].max()) - int(part["window"].min()) + 1) * WINDOW_S  # type: ignore[arg-type]
-        found.append((str(metric), values, typical, odd if span >= MIN_SPAN_S else np.zeros_like(odd), span))
-    flagged = np.any([odd for *_, odd, _ in found], axis=0) if found else np.zeros(len(units), dtype=bool)
+        values, windows = _matrix(part, units)
+        if np.sum(np.any(~np.isnan(values), axis=1)) >= MIN_PEERS:
+            away = _away(values)
+            found.append(_Seen(str(metric), values, windows, *_parted(away, windows)))
+    flagged = np.any([seen.starts >= 0 for seen in found], axis=0) if found else np.zeros(len(units), dtype=bool)
     if not flagged.any() or flagged.sum() > MAX_ODD * len(units):
         return []
-    labels = _clusters(np.nan_to_num(np.stack([typical for _, _, typical, _, _ in found], axis=1)))
+    labels = _clusters(np.nan_to_num(np.stack([seen.typical for seen in found], axis=1)))
     usual = np.bincount(labels).argmax()
     clusters: dict[int, list[int]] = defaultdict(list)
     for at in np.flatnonzero(flagged & (labels != usual)).tolist():
@@ -99,33 +116,52 @@ def _among(means: pl.DataFrame, units: Sequence[str]) -> list[Odd]:
     return [_odd(units, members, flagged, found) for members in clusters.values()]
 
 
-def _matrix(part: pl.DataFrame, units: Sequence[str]) -> Matrix:
-    """units x windows; NaN where there is no value."""
+def _matrix(part: pl.DataFrame, units: Sequence[str]) -> tuple[Matrix, Any]:
+    """units x windows, NaN where there is no value; and the windows' numbers."""
     import numpy as np
 
     place = {unit: at for at, unit in enumerate(units)}
-    windows = part["window"].unique().sort()
+    windows = part["window"].unique().sort().to_numpy()
     values = np.full((len(units), len(windows)), np.nan)
-    values[[place[u] for u in part["unit"]], np.searchsorted(windows.to_numpy(), part["window"].to_numpy())] = part["value"].to_numpy()
-    return values
+    values[[place[u] for u in part["unit"]], np.searchsorted(windows, part["window"].to_numpy())] = part["value"].to_numpy()
+    return values, windows
 
 
-def _widths(values: Matrix) -> tuple[Matrix, Any]:
-    """Of each unit its usual distance from the peers in widths, and whether it stays far away."""
+def _away(values: Matrix) -> Matrix:
+    """The distance of each value from the peers' in the same window, in widths."""
     import warnings
 
     import numpy as np
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a window, or a unit, without any value: its median is NaN
+        warnings.simplefilter("ignore", RuntimeWarning)  # a window without any value: its median is NaN
         middle = np.nanmedian(values, axis=0)
         spread = 1.4826 * np.nanmedian(np.abs(values - middle), axis=0)
-        width = np.maximum(spread, WIDTH_FLOOR * np.abs(middle))
-        away = np.clip(np.divide(values - middle, width, out=np.full_like(values, np.nan), where=width > 0), -CLIP, CLIP)
-        typical = np.nanmedian(away, axis=1)
-    known = np.sum(~np.isnan(away), axis=1)
-    far = np.sum(away * np.sign(typical)[:, None] >= FAR, axis=1)  # NaN compares as false
-    return typical, (np.abs(typical) >= FAR) & (known >= MIN_WINDOWS) & (far >= STAYS * known)
+    width = np.maximum(spread, WIDTH_FLOOR * np.abs(middle))
+    away = np.divide(values - middle, width, out=np.full_like(values, np.nan), where=width > 0)
+    return np.clip(away, -CLIP, CLIP)
+
+
+def _parted(away: Matrix, windows: Any) -> tuple[Any, Matrix]:
+    """Of each unit the window from which it stays far away up to its last value (-1: it does not), and its usual distance: since then, else ever."""
+    import numpy as np
+
+    starts = np.full(len(away), -1)
+    typical = np.full(len(away), np.nan)
+    for unit, row in enumerate(away):
+        places = np.flatnonzero(~np.isnan(row))
+        if not len(places):
+            continue
+        own = row[places]
+        left = np.arange(len(own), 0, -1)  # values from each one to the last
+        spans = (windows[places[-1]] - windows[places] + 1) * WINDOW_S
+        typical[unit] = np.median(own)
+        for is_far in (own >= FAR, own <= -FAR):
+            stays = is_far & (np.cumsum(is_far[::-1])[::-1] >= STAYS * left) & (left >= MIN_WINDOWS) & (spans >= MIN_SPAN_S)
+            if stays.any():
+                first = int(np.argmax(stays))
+                starts[unit], typical[unit] = places[first], np.median(own[first:])
+    return starts, typical
 
 
 def _clusters(vectors: Matrix) -> Any:
@@ -137,16 +173,29 @@ def _clusters(vectors: Matrix) -> Any:
     return DBSCAN(eps=FAR / 2, min_samples=1).fit(points).labels_
 
 
-def _odd(units: Sequence[str], members: Sequence[int], flagged: Any, found: Sequence[tuple[str, Any, Any, Any, float]]) -> Odd:
+def _odd(units: Sequence[str], members: Sequence[int], flagged: Any, found: Sequence[_Seen]) -> Odd:
     import numpy as np
 
-    usual = ~flagged
-    told = [
-        Deviation(metric, float(np.nanmedian(values[members])), float(np.nanmedian(values[usual])), float(np.median(typical[members])))
-        for metric, values, typical, odd, _ in found
-        if odd[members].any()
-    ]
-    span = max(span for *_, odd, span in found if odd[members].any())
+    told: list[Deviation] = []
+    stretches: list[tuple[int, int, bool]] = []  # number of the first window and of the last, and whether it is all that was looked at
+    for seen in found:
+        far = [at for at in members if seen.starts[at] >= 0]
+        if not far:
+            continue
+        start = min(int(seen.starts[at]) for at in far)
+        known = np.flatnonzero(np.any(~np.isnan(seen.values[far]), axis=0))
+        since = seen.values[:, start:]
+        own, others = float(np.nanmedian(since[members])), float(np.nanmedian(since[~flagged]))
+        told.append(Deviation(seen.metric, own, others, float(np.median(seen.typical[members]))))
+        is_whole = start - int(known[0]) <= (1 - STAYS) * len(known)
+        stretches.append((int(seen.windows[start]), int(seen.windows[known[-1]]), is_whole))
     told.sort(key=lambda d: (-abs(d.widths), d.metric))
-    others = tuple(unit for unit, is_odd in zip(units, flagged, strict=True) if not is_odd)
-    return Odd(tuple(units[at] for at in members), others, tuple(told), span)
+    first, last = min(first for first, *_ in stretches), max(last for _, last, _ in stretches)
+    return Odd(
+        units=tuple(units[at] for at in members),
+        others=tuple(unit for unit, is_odd in zip(units, flagged, strict=True) if not is_odd),
+        deviations=tuple(told),
+        since_s=first * WINDOW_S,
+        span_s=(last - first + 1) * WINDOW_S,
+        is_whole=any(is_whole for *_, is_whole in stretches),
+    )

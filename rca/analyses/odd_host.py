@@ -19,7 +19,7 @@ from typing import Final
 import polars as pl
 
 from rca.analyses._layout import hosts
-from rca.analyses._telemetry import MIN_PEERS, MIN_SPAN_S, SCHEMA, odd_units
+from rca.analyses._telemetry import MIN_PEERS, MIN_SPAN_S, SCHEMA, lasted, odd_units
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -52,9 +52,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
     for odd in odd_units(_gauges(taken)):
         names = ", ".join(odd.units[:MAX_TOLD])
         told = ", ".join(f"{d.metric} {d.own:,.4g} against {d.others:,.4g}" for d in odd.deviations[:MAX_TOLD])
-        says = f"{names} stood apart from {len(odd.others)} other hosts for {odd.span_s / 60:.0f} minutes: {told}"
+        says = f"{names} stood apart from {len(odd.others)} other hosts for {lasted(odd)}: {told}"
         deviations = [{"metric": d.metric, "own": d.own, "others": d.others, "widths": round(d.widths, 1)} for d in odd.deviations]
-        rows = taken.filter(pl.col("host") == odd.units[0])
+        rows = taken.filter((pl.col("host") == odd.units[0]) & (pl.col("at_s") >= odd.since_s))
         middle = rows[len(rows) // 2 : len(rows) // 2 + 1].to_dicts()
         cites = tuple(Cite("host_samples", r["evidence_id"], "", r["record"], f"{r['host']}: {r['metrics'][:200]}") for r in middle)
         found.append(

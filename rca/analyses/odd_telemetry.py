@@ -2,8 +2,8 @@
 
 1. A vector for every GPU of the job: clocks, power, temperature, use, activity and links from its metrics; for its rank, where a map tells whose
    it is, computation, communication and data times of its steps, and what a straggler detector reports.
-2. Peers are the GPUs of the same pipeline stage; where stages are not told, all of the job. Who stays far away for four minutes is odd
-   (rca/analyses/_telemetry.py), and is told with those that are odd alike.
+2. Peers are the GPUs of the same pipeline stage; where stages are not told, all of the job. Who stays far away for four minutes, from the first on
+   or from a moment on, is odd (rca/analyses/_telemetry.py), and is told with those that are odd alike.
 3. A GPU whose clock stays a fifth below its peers' while it is as busy as they are computes slower: its rank is a suspect, weakly, since how long
    its work takes was not measured here. All else is a note: a GPU that rests while the others spin may be the one that they wait for, or not.
 """
@@ -20,7 +20,7 @@ from rca.analyses._faults import story
 from rca.analyses._gpu_series import Gpu, Owners, owners_of
 from rca.analyses._job_logs import READS
 from rca.analyses._layout import stages
-from rca.analyses._telemetry import MIN_PEERS, MIN_SPAN_S, SCHEMA, Deviation, Odd, odd_units
+from rca.analyses._telemetry import MIN_PEERS, MIN_SPAN_S, SCHEMA, Deviation, Odd, lasted, odd_units
 from rca.analyses._words import ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -139,7 +139,7 @@ def _finding(odd: Odd, samples: pl.DataFrame, gpus: Mapping[str, Gpu], of_gpu: M
     where = tuple(sorted({gpus[unit].host or "" for unit in odd.units} - {""}))
     whose = f" ({ranks_text(ranks)})" if ranks else ""
     who = f"{odd.units[0]}{whose}" if len(odd.units) == 1 else f"{len(odd.units)} GPUs ({', '.join(odd.units[:MAX_TOLD])}){whose}"
-    says = f"{who} stood apart from {len(odd.others)} peers for {odd.span_s / 60:.0f} minutes: {words(odd.deviations)}"
+    says = f"{who} stood apart from {len(odd.others)} peers for {lasted(odd)}: {words(odd.deviations)}"
     numbers = {
         "deviations": [{"metric": d.metric, "own": _round(d.own), "others": _round(d.others), "widths": round(d.widths, 1)} for d in odd.deviations],
         "candidates": list(ranks), "span_s": odd.span_s, "num_peers": len(odd.others),
@@ -155,7 +155,7 @@ def _is_slow(odd: Odd, samples: pl.DataFrame) -> bool:
     clock = next((d for d in odd.deviations if d.metric == CLOCK), None)
     if clock is None or clock.own > SLOW_CLOCK * clock.others:
         return False
-    use = samples.filter(pl.col("metric").is_in(BUSY))
+    use = samples.filter(pl.col("metric").is_in(BUSY) & (pl.col("at_s") >= odd.since_s))
     for _, part in use.group_by("metric"):
         own, others = (part.filter(pl.col("unit").is_in(units))["value"].median() for units in (odd.units, odd.others))
         if own is not None and others is not None and own >= AS_BUSY * others:  # type: ignore[operator]
@@ -180,7 +180,7 @@ def _round(value: float) -> float:
 def _cites(odd: Odd, samples: pl.DataFrame) -> tuple[Cite, ...]:
     """A middle sample of each metric that is odd."""
     found: list[Cite] = []
-    of_unit = samples.filter(pl.col("unit") == odd.units[0])
+    of_unit = samples.filter((pl.col("unit") == odd.units[0]) & (pl.col("at_s") >= odd.since_s))
     metrics = [d.metric for d in odd.deviations if d.metric in of_unit["metric"]] or [of_unit["metric"][0]]
     for metric in metrics:  # times of its rank are cited where slow_rank tells them
         own = of_unit.filter(pl.col("metric") == metric)
