@@ -172,7 +172,7 @@ class Log:
         elif ended.is_event:
             frames = ended.frames[::-1][:MAX_FRAMES]
             is_retried = ended.is_retried or (below is not None and not below.is_bare and tries_again(below.text))
-            self._exception(ended.line, ended.exception, ended.text, frames, is_retried=is_retried)
+            self._exception(ended.told, ended.exception, ended.text, frames, is_retried=is_retried)
 
     def _failure(self, block: launcher.Block) -> dict[str, Any]:
         """Add the failure that was read of a block. Gives whose it is."""

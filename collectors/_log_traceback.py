@@ -51,6 +51,7 @@ class Chain:
     exception: str | None = None
     text: str = ""
     frames: list[str] = field(default_factory=list)  # outermost first while reading
+    _number: int = 0  # of the line that names the exception
     _base: int = 0
     _is_first: bool = True  # still inside the first exception of the chain
     _state: str = "frames"  # frames, after (an exception was read), joined (the next traceback is about to begin)
@@ -85,6 +86,7 @@ class Chain:
             return False
         if self._is_first:
             self.exception, self.text = found["type"], (found["text"] or "").strip()[:MAX_TEXT]
+            self._number = line.number
             if line.is_spoken and self.line.rank is None:  # the only place that says whose traceback it is
                 self.line = replace(self.line, rank=line.rank, group_rank=line.group_rank)
         self._state = "after"
@@ -124,6 +126,11 @@ class Chain:
         if (self.exception or "").endswith("ChildFailedError") or _ENDS.match(line.text):
             return False
         return line.is_bare or (line.level == self.line.level and (line.local or "")[:19] == (self.line.local or "")[:19])
+
+    @property
+    def told(self) -> Line:
+        """The header with the number of the line that says what went wrong: there a person looks. Its own where none does."""
+        return replace(self.line, number=self._number) if self.exception is not None else self.line
 
     @property
     def is_event(self) -> bool:

@@ -472,6 +472,12 @@ class TestFirstException:
         told = (numbers["failed_at"], numbers.get("failed_after"))
         assert told == tuple(None if second is None else at(second).isoformat() for second in (failed_at, failed_after))
 
+    @pytest.mark.parametrize("text", ["CUDA error: too big\nsee the manual", "RuntimeError: CUDA error: too big\nsee the manual"])
+    def test_an_exception_is_cited_as_the_line_that_names_it(self, text: str) -> None:
+        found = Job().log(3, "python_traceback", 20, text, exception="RuntimeError").only("first_exception")
+        assert found.cites[0].text == "RuntimeError: CUDA error: too big"
+        assert "(RuntimeError: CUDA error: too big\nsee" in found.says
+
     @pytest.mark.parametrize(("ranks", "signature", "logs", "sign"), [
         ((4, 5), "cuda_launch_failure", (), "gpus_of_host"),
         ((4, 6), "cuda_launch_failure", (), "unspecified_failure"),
@@ -1011,7 +1017,7 @@ class TestQuietLog:
     def test_a_torn_log_is_not_quiet(self) -> None:
         found = self.waiting(range(1, 8)).log(0, "log_breaks_off", None).only("quiet_log")
         assert (found.sign, found.ranks, found.numbers["timed_out"]) == ("only_waited", (), [1, 2, 3, 4, 5, 6, 7])
-        assert "the logs of rank 0 would tell more" in found.says
+        assert "the log of rank 0 would tell more" in found.says
 
     def test_connections_lost_in_a_stop_are_no_complaint_of_waiting(self) -> None:
         announced().lost_peer((0, 1, 3, 4, 5, 6, 7), 19.9).quiet("quiet_log")

@@ -76,6 +76,12 @@ class Line:
         """Order of lines within their file."""
         return place(self.record)
 
+    @property
+    def said(self) -> str:
+        """The text, that of an exception behind its name."""
+        text = self.text.strip()
+        return text if not self.exception or text.startswith(self.exception) else f"{self.exception}: {text}".removesuffix(": ")
+
 
 @dataclass(frozen=True)
 class JobLogs:
@@ -161,8 +167,9 @@ def step_at_end(case: Tables, rank: int) -> int | None:
 
 
 def cite_line(line: Line) -> Cite:
-    """The very place in the log."""
-    return Cite(line.table, line.evidence_id, "", line.record, line.text[:MAX_TEXT] or line.signature)
+    """The very place in the log; of an exception the line that names it, as it is printed there."""
+    text = line.said.partition("\n")[0] if line.exception else line.text
+    return Cite(line.table, line.evidence_id, "", line.record, text[:MAX_TEXT] or line.signature)
 
 
 def kernel_line(row: Mapping[str, Any], rank: int | None, logs: JobLogs, *, host: str | None = None) -> Line:

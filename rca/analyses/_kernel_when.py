@@ -50,7 +50,7 @@ OUTLIVED: Final = "the job made more steps after it"
 ENDED_BY_THEN: Final = "the job had failed or was stopped by then"
 OTHER_FIRST: Final = "a program of another host failed by itself, and no clock tells that this was before"
 LAST_WORDS_S: Final = 60.0  # a panic so near the end of its host's log ended the host: what follows is its trace
-DEVICE_ERRORS: Final = frozenset({"gpu_memory_error", "gpu_error", "unspecified_failure", "illegal_access"})  # what victims of a lost link raise
+DEVICE_ERRORS: Final = frozenset({"gpu_memory_error", "gpu_error", "unspecified_failure", "illegal_access"})  # of victims of a lost link
 
 
 def of_the_job(logs: JobLogs) -> tuple[datetime, datetime] | None:

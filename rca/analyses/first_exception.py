@@ -210,8 +210,7 @@ def _beside(told: Story) -> list[Finding]:
 
 
 def _quoted(line: Line) -> str:
-    text = (f"{line.exception}: {line.text}" if line.exception else line.text).strip()
-    return f" ({text[:200]})" if text else ""
+    return f" ({line.said[:200]})" if line.said else ""
 
 
 def _tie(told: Story) -> Finding:

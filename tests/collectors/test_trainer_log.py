@@ -163,7 +163,7 @@ def test_a_chain_is_one_row_named_after_its_first_exception_and_a_victim_is_none
     start, steps, failure = found["log_events"]
     assert (start["signature"], start["pid"], start["rank"], start["host"]) == ("worker_started", 4103, 3, "host-a")
     assert (steps["signature"], steps["num_folded"]) == ("train_progress", 2)
-    assert (failure["signature"], failure["exception"], failure["record"]) == ("nccl_socket_closed", "RuntimeError", "L4")
+    assert (failure["signature"], failure["exception"], failure["record"]) == ("nccl_socket_closed", "RuntimeError", "L7")
     assert failure["frames"] == ["call (/job/comm.py:12)"]
     assert failure["peer"] == "192.0.2.7"
     assert failure["message"].endswith("Connection reset by peer")
@@ -171,7 +171,7 @@ def test_a_chain_is_one_row_named_after_its_first_exception_and_a_victim_is_none
 
 
 def test_interleaved_tracebacks_keep_their_own_lines(tmp_path: Path) -> None:
-    row = next(row for row in fixture(tmp_path, "log_interleaved.log")["log_events"] if row["record"] == "L1")
+    row = next(row for row in fixture(tmp_path, "log_interleaved.log")["log_events"] if row["record"] == "L6")
     assert (row["signature"], row["rank"], row["frames"]) == ("cuda_oom", 1, ["main (/job/train.py:8)"])
 
 
@@ -530,16 +530,16 @@ RAISED = """Mar  4 05:06:07 host-a step 3 | loss 2.0
 
 
 @pytest.mark.parametrize(
-    ("kept", "exception", "text"),
+    ("kept", "exception", "text", "record"),
     [
-        (RAISED, "AssertionError", "rank 5: found NaN in local grad norm"),
-        (RAISED[:-9], None, ""),
-        (RAISED[: RAISED.index("[rank5]: Asser") + 12], None, ""),
-        (RAISED[: RAISED.index("[rank5]: Asser")], None, ""),
+        (RAISED, "AssertionError", "rank 5: found NaN in local grad norm", "L5"),  # where it says what, not where it begins to say it
+        (RAISED[:-9], None, "", "L2"),
+        (RAISED[: RAISED.index("[rank5]: Asser") + 12], None, "", "L2"),
+        (RAISED[: RAISED.index("[rank5]: Asser")], None, "", "L2"),
     ],
 )
 def test_a_torn_log_says_where_and_a_line_cut_in_two_tells_no_exception(
-    kept: str, exception: str | None, text: str, tmp_path: Path
+    kept: str, exception: str | None, text: str, record: str, tmp_path: Path
 ) -> None:
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(kept.encode()) + packer.flush(zlib.Z_FULL_FLUSH)  # the end-of-stream marker never comes
@@ -547,7 +547,7 @@ def test_a_torn_log_says_where_and_a_line_cut_in_two_tells_no_exception(
     source = trainer_log.Source("rank_5.log.gz", tmp_path / "rank_5.log.gz", len(packed), "gzip")
     found, skips = rows_of(trainer_log, source)
     raised = next(row for row in found["log_events"] if row["frames"])
-    assert (raised["exception"], raised["message"], raised["rank"], raised["record"]) == (exception, text, 5, "L2")
+    assert (raised["exception"], raised["message"], raised["rank"], raised["record"]) == (exception, text, 5, record)
     torn = found["log_events"][-1]
     assert (torn["signature"], torn["rank"], torn["record"]) == ("log_breaks_off", 5, f"L{len(kept.splitlines())}")
     assert len(skips) == 1
