@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rca.causes import CAUSES, did_first, is_full, is_late
 from rca.commands import hostlist
+from rca.decision.endings import booked_end, timed_out
 from rca.decision.job_size import seen_size
 
 if TYPE_CHECKING:
+    from rca.decision.job_size import JobSize
     from rca.judge import Judgement
 
-__all__ = ["ENDED_WELL", "cause_words", "condition", "headline", "how_ended", "percent", "ranks_words"]
+__all__ = ["ENDED_WELL", "cause_words", "condition", "headline", "how_ended", "percent", "ranks_ranges", "ranks_words"]
 
 MAX_RANKS: Final = 6  # named in a line
+MAX_RANGES: Final = 6  # in a line, of ranks of which there are many
 _ENDS: Final[Mapping[str, str]] = {  # analysis -> how the job ended, as its finding shows; the first that fits is told
     "planned_stop": "stopped",
     "process_death": "a process died",
@@ -41,6 +44,19 @@ def ranks_words(ranks: tuple[int, ...], shown: int = MAX_RANKS) -> str:
     """`rank 3`, `ranks 3, 5 and 9 more`."""
     more = f" and {len(ranks) - shown} more" if len(ranks) > shown else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:shown]))}{more}"
+
+
+def ranks_ranges(ranks: Sequence[int], shown: int = MAX_RANGES) -> str:
+    """`rank 3`, `ranks 0-7, 12 and 40 more`, of ranks in order: those that follow each other as one, at most `shown` such."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    told = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:shown])
+    left = sum(map(len, runs[shown:]))
+    return f"rank{'s' if len(ranks) > 1 else ''} {told}{f' and {left} more' if left else ''}"
 
 
 def headline(judgement: Judgement) -> str:
@@ -105,8 +121,7 @@ def _mismatch(judgement: Judgement) -> str | None:
 
 def condition(judgement: Judgement) -> str:
     """The second line: how large the job is, in which state, and when the fault first shows."""
-    verdict, roster = judgement.verdict, judgement.roster
-    told = judgement.size if judgement.size.num_ranks is not None else seen_size(roster)
+    verdict, told = judgement.verdict, _size(judgement)
     size, least = told.num_ranks, "at least " if told.is_least else ""  # of whom nothing was seen, nothing here tells
     parts = [f"Job of {least}{size} rank{'' if size == 1 else 's'}" if size else "Job of unknown size", _state(judgement)]
     when = verdict.failed_at or verdict.failed_after
@@ -131,8 +146,24 @@ def how_ended(judgement: Judgement) -> str | None:
     found = next((words for analysis, words in _ENDS.items() if analysis in ended), None)
     if found is None and any(f.sign == "stop_after_fault" for o in judgement.outcomes for f in o.findings):
         found = _ENDS["planned_stop"]
-    ended_well = any(o.analysis == "process_death" and o.status == "clear" for o in judgement.outcomes)
-    return found or (ENDED_WELL if ended_well else None)
+    if found is None and any(o.analysis == "process_death" and o.status == "clear" for o in judgement.outcomes):
+        return ENDED_WELL
+    return found or _ended_by_others(judgement)
+
+
+def _ended_by_others(judgement: Judgement) -> str | None:
+    """That time-outs took ranks down, or that the scheduler's books say it is over: an end of which nothing tells more."""
+    findings = [f for o in judgement.outcomes for f in o.findings]
+    size = _size(judgement).num_ranks
+    if ranks := timed_out(findings):
+        return "ended by time-outs" if len(ranks) == size else f"time-outs ended {len(ranks)} of its ranks"
+    state = booked_end(findings)
+    return f"ended, {state} by the scheduler's books" if state is not None else None
+
+
+def _size(judgement: Judgement) -> JobSize:
+    """As told, else by the ranks that were seen."""
+    return judgement.size if judgement.size.num_ranks is not None else seen_size(judgement.roster)
 
 
 def _state(judgement: Judgement) -> str:

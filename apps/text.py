@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from apps.decision import eviction_words, first_lines, prefers_other, why_parts
-from apps.headline import cause_words, condition, headline, percent, ranks_words
+from apps.headline import cause_words, condition, headline, percent, ranks_ranges, ranks_words
 from apps.plain import one_line
 from rca.causes import means
 
@@ -153,10 +153,7 @@ def unseen_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]], *, ar
     for table, what in UNSEEN.items():
         missing = roster.missing(table)
         if missing and len(missing) < len(roster.everyone):
-            shown = ", ".join(map(str, missing[:12])) + (f" and {len(missing) - 12} more" if len(missing) > 12 else "")
-            lines += _wrapped(
-                f"no {what} of rank{'s' if len(missing) > 1 else ''} {shown}: only peers tell what happened there", "  - ", "    "
-            )
+            lines += _wrapped(f"no {what} of {ranks_ranges(missing)}: only peers tell what happened there", "  - ", "    ")
         elif missing:
             lines += _wrapped(f"no {what} of any rank", "  - ", "    ")
     if not roster.logged_hosts:

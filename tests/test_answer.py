@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from _house import memory_case
 
-from apps.headline import condition, headline
+from apps.headline import condition, headline, ranks_ranges
 from apps.text import alternative_lines
 from rca.causes import CAUSES, did_first, is_late, means
 from rca.decision.advise import advise
 from rca.decision.job_size import UNKNOWN_SIZE, JobSize
 from rca.judge import Judgement, judge
-from rca.types import Hypothesis
+from rca.types import Finding, Hypothesis, Outcome
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -112,6 +112,21 @@ def test_an_unknown_size_or_state_is_not_made_up() -> None:
 
 
 @pytest.mark.parametrize(
+    ("finding", "state"),
+    [
+        (Finding("quiet_log", "only_waited", "", numbers={"timed_out": list(range(8))}), "ended by time-outs"),
+        (Finding("quiet_log", "only_waited", "", numbers={"timed_out": [2, 3]}), "time-outs ended 2 of its ranks"),
+        (Finding("scheduler_record", "ended_as", "", numbers={"state": "FAILED"}), "ended, FAILED by the scheduler's books"),
+        (Finding("scheduler_record", "ended_as", "", numbers={"state": "RUNNING"}), "whether it still runs is not told"),
+        (Finding("scheduler_record", "not_placed", "", numbers={"state": "FAILED"}), "whether it still runs is not told"),
+    ],
+)
+def test_time_outs_and_books_tell_that_a_job_has_ended(finding: Finding, state: str) -> None:
+    outcomes = (Outcome(finding.analysis, "clear", "", (finding,)),)
+    assert condition(replace(judged("lock_hang"), outcomes=outcomes)).startswith(f"Job of 8 ranks; {state}")
+
+
+@pytest.mark.parametrize(
     ("signs", "says", "did"),
     [
         (("slow_data", "pace_dropped"), "the data loader delivers its batches late", "slowed the job"),
@@ -171,3 +186,15 @@ def test_stacks_are_cited_without_wrappers_and_repetitions() -> None:
 def test_a_numeric_cause_is_told_in_the_form_that_was_seen(signs: list[str], said: str) -> None:
     assert said in means("numeric_divergence", signs)
     assert means("code_hang", signs) == CAUSES["code_hang"].means
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([3], "rank 3"),
+        ([0, 1, 2, 12], "ranks 0-2, 12"),
+        ([*range(8), 12, *range(20, 60)], "ranks 0-7, 12 and 40 more"),
+    ],
+)
+def test_many_ranks_are_told_as_ranges_and_a_count(ranks: list[int], said: str) -> None:
+    assert ranks_ranges(ranks, 2) == said

@@ -66,9 +66,16 @@ def _only_waited(told: Story, timed_out: Mapping[int | None, Line]) -> Finding:
     says = f"{ranks_text(ranks)} waited in vain until their time-outs ended them"
     says += f", the first at {last.at:%H:%M:%S} UTC" if last is not None and last.at is not None else ""
     says += f" ({call})" if call else ""
-    says += f": these are symptoms, and {f'the logs of {ranks_text(others)} would tell more' if others else 'all ranks show the same'}"
+    says += f": these are symptoms, and {_others(others)}"
     cites = tuple(cite_line(timed_out[rank]) for rank in ranks)[:MAX_CITES]
     return Finding("quiet_log", "only_waited", says, scope="only waited", numbers={"timed_out": ranks, "awaited": call}, cites=cites)
+
+
+def _others(ranks: Sequence[int]) -> str:
+    """What of the ranks beside those that only waited; which they are is told with what was not seen."""
+    if not ranks:
+        return "all ranks show the same"
+    return f"the log of rank {ranks[0]} would tell more" if len(ranks) == 1 else f"the logs of the other {len(ranks)} ranks would tell more"
 
 
 def _is_own_log(line: Line, told: Story) -> bool:

@@ -15,6 +15,7 @@ from rca.causes import CAUSES, is_full
 from rca.checkpoints import Rollback
 from rca.commands import commands, drain, node_name
 from rca.decision.broken_hosts import broken_hosts
+from rca.decision.endings import booked_end, timed_out
 from rca.decision.even_work import even_work
 from rca.decision.facts import NO_FACTS, Alerts, Facts
 from rca.decision.history import NO_HISTORY, History
@@ -233,7 +234,8 @@ def _has_ended(outcomes: Sequence[Outcome]) -> bool | None:
     """Whether the job is seen to have ended; False = it was alive when captured; None where nothing tells."""
     if any(f.sign not in ENDS_NOT and f.analysis in ENDS for o in outcomes for f in o.findings):
         return True
-    if any(o.analysis == "process_death" and o.status == "clear" for o in outcomes):
+    findings = [f for o in outcomes for f in o.findings]
+    if timed_out(findings) or booked_end(findings) or any(o.analysis == "process_death" and o.status == "clear" for o in outcomes):
         return True
     return False if any(o.analysis == "job_motion" and o.status in ("clear", "found") for o in outcomes) else None
 
