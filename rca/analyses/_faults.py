@@ -22,6 +22,7 @@ from typing import Final
 
 from rca.analyses._alive import ENDS, LOST, TIMED_OUT, is_unharmed, went_on
 from rca.analyses._job_logs import JobLogs, Line, job_logs
+from rca.analyses._kept_up import kept_up
 from rca.analyses._memory_kills import memory_kills
 from rca.analyses._sample_names import IN_DATA, is_unreadable
 from rca.analyses._stops import Stop, earliest, stop_of
@@ -253,8 +254,11 @@ def _is_over(case: Tables, logs: JobLogs, line: Line, kind: str) -> bool:
     """Whether a fault ended nothing: the rank went on, or what a program can catch was tried again (a last try says so).
 
     A device's error stays with its process, where every further call fails. Steps that are printed do not disprove it, only a rank that computes
-    on in a job that moves and complains of nothing: the error was of a process before it.
+    on in a job that moves and complains of nothing: the error was of a process before it. So was what nothing dates of a rank that was found
+    waiting with all others.
     """
+    if line.at is None and kind not in DEATHS and line.rank is not None and line.rank in case.derive(kept_up):
+        return True
     if CLASS[kind] >= OUTLIVABLE:
         return line.is_retried or went_on(case, logs, line)
     return kind not in DEATHS and is_unharmed(case, logs, line)

@@ -1,0 +1,54 @@
+"""Which ranks stood with all others when the job stood still: what raised and ended leaves its peers ahead of it, and no trace at all.
+
+A line without an instant may be of any launch that left its log here. Where the rank that wrote it was found waiting in a call that it and its
+peers had all made, its process was there, and nothing of its own had stopped it.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rca.analyses._stack_views import WAITS_FOR_OTHERS, main_motion, main_views
+from rca.types import Tables
+
+__all__ = ["kept_up"]
+
+MIN_SAMPLES = 2  # of a main thread that stood still
+
+
+def kept_up(case: Tables) -> frozenset[int]:
+    """Ranks that a recorder dump shows waiting in a call and behind none of their peers, or that stood in a wait for others in every sample of a job
+    that did not move."""
+    return _by_dumps(case) | _by_stacks(case)
+
+
+def _by_dumps(case: Tables) -> frozenset[int]:
+    """By the numbers of the calls in the headers: in no group has any other dumped rank made more calls."""
+    status = case.table("group_status").select("rank", "group_id", "last_enqueued", "last_completed").drop_nulls()
+    if not status.head(1).collect().height:
+        return frozenset()
+    told = status.with_columns(most=pl.col("last_enqueued").max().over("group_id"), dumped=pl.col("rank").n_unique().over("group_id"))
+    shared = pl.col("dumped") > 1
+    found = (
+        told.group_by("rank")
+        .agg(
+            has_peers=shared.any(),
+            is_behind=(shared & (pl.col("last_enqueued") < pl.col("most"))).any(),
+            waits=(shared & (pl.col("last_enqueued") > pl.col("last_completed"))).any(),
+        )
+        .filter(pl.col("has_peers") & pl.col("waits") & ~pl.col("is_behind"))
+    )
+    return frozenset(found.collect()["rank"].to_list())
+
+
+def _by_stacks(case: Tables) -> frozenset[int]:
+    """By what the main threads waited for."""
+    _, motion = case.derive(main_motion)
+    if motion.job_moves:
+        return frozenset()
+    views = case.derive(main_views)
+    return frozenset(
+        rank
+        for rank in motion.still
+        if len(views[rank]) >= MIN_SAMPLES and all(view.wait_kind in WAITS_FOR_OTHERS for view in views[rank])
+    )
