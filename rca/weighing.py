@@ -38,6 +38,7 @@ PEER = "peer"  # records that a GPU suffers from another one: they explain error
 SIGNS_OF_LIFE = ("job_motion", "process_death")  # questions that are clear only when the job moved, or all of it ended well
 FOLLOWING = ("silent", "stack", "stuck", "ring", "tie", "network")  # families that show who stands still or apart, for whatever reason
 SLOWING = ("slowness", "imbalance", "pace", "transfers")  # families of what makes a job slow: that ends none
+BROKEN = "network"  # family of what tells that connections were lost
 ENDING = ("device", "death", "exception")  # families of records that do
 FIRM_BITS = 8.0  # strength from which a record explains others
 LEADING_BITS = 12.0  # strength from which it names the cause of its suspects' trouble
@@ -197,7 +198,7 @@ def explained(findings: Sequence[Finding]) -> dict[str, str]:
 
     A planned end, a kernel record, a death or an exception of its own explains why others fell silent, left their loop or lost connections;
     never the other way round. What was recorded on both sides of a call, or of the numbers, needs no such explanation. Who was slow in a job
-    that another rank's fault ended is a second matter: slowness ends no job.
+    that another rank's fault ended, or whose connections broke elsewhere, is a second matter: slowness ends no job.
     """
     firm = [f for f in findings if _place(f) < len(CAUSAL_ORDER) and strength(f) >= FIRM_BITS]
     found = {}
@@ -209,8 +210,9 @@ def explained(findings: Sequence[Finding]) -> dict[str, str]:
                 found[f.id] = cause.id
                 break
     ends = [f for f in firm if sign_of(f).family in ENDING and f.ranks]
+    ends += [f for f in findings if sign_of(f).family == BROKEN and strength(f) >= FIRM_BITS]
     for f in (f for f in findings if sign_of(f).family in SLOWING):
-        if (other := next((end for end in ends if not set(f.ranks) & set(end.ranks)), None)) is not None:
+        if (other := next((end for end in ends if not set(f.ranks) & {*end.ranks, *end.numbers.get("candidates", ())}), None)) is not None:
             found[f.id] = other.id
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,18 @@ def test_a_host_that_said_nothing_while_all_others_complained_is_gone_itself(tmp
     assert judge(scene(tmp_path, lines)).verdict.cause == "host_lost"
     lines.append(said(BAD, NO_WAY, address(0)))
     assert list(votes(scene(tmp_path, lines))) == ["accused"]
+
+
+@pytest.mark.parametrize(("after_s", "host", "sign"), [(-5, BAD, None), (3600, BAD, "accused"), (-5, 5, "accused")])
+def test_a_host_whose_kernel_killed_a_trainer_before_lost_its_connections_with_it(
+    after_s: int, host: int, sign: str, tmp_path: Path
+) -> None:
+    case = scene(tmp_path, [said(speaker, IB, peer, after_s=1) for speaker, peer in ONTO_BAD])
+    (first,) = case.table("log_events").select(pl.col("logged_at").min()).collect().row(0)
+    kill = {"evidence_id": "dmesg", "record": "L1", "host": HOSTS[host], "kind": "oom", "pid": 4711, "process": "python", "num_folded": 1}
+    frames = {name: case.table(name).collect() for name in TABLES}
+    frames["kernel_events"] = TABLES["kernel_events"].rows([{**kill, "logged_at": first + timedelta(seconds=after_s)}])
+    assert next(iter(votes(MemoryCase(frames))), None) == sign
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import polars as pl
@@ -22,8 +24,10 @@ from rca.analyses._kernel_users import TRAINS, hosts_by_process
 from rca.kernel_record import merged
 from rca.types import Tables
 
-__all__ = ["memory_kills"]
+__all__ = ["memory_kills", "unplaced_kills"]
 
+AROUND: Final = timedelta(minutes=10)  # before the first and after the last line of the job: memory kills there may still be of it
+LAUNCHES: Final = re.compile(r"(?i)slurm|srun|elastic|launch|agent|prted|hydra|bash$|sh$")  # programs whose end ends ranks
 NOTICED_S: Final = 60.0  # a launcher looks after its workers every few seconds
 
 
@@ -33,13 +37,31 @@ def memory_kills(case: Tables, logs: JobLogs) -> list[Line]:
     return list(case.derive(_kills)) if logs is case.derive(job_logs) else _kills_of(case, logs)
 
 
+def unplaced_kills(case: Tables, logs: JobLogs) -> tuple[list[Line], list[Line]]:
+    """Memory kills on hosts of the job, in its time, of processes that no evidence ties to a rank: of what may be the job's by its name, and of
+    other programs. Not where all ranks of the host lived on."""
+    found: tuple[list[Line], list[Line]] = [], []
+    names = {(row["evidence_id"], row["record"]): row["process"] for row in _records(case)}
+    for line in memory_kills(case, logs):
+        ranks = logs.ranks_on(line.host)
+        in_time = line.at is not None and logs.span is not None and logs.span[0] - AROUND <= line.at <= logs.span[1] + AROUND
+        if ranks and line.rank is None and in_time and not all(was_seen_after(case, logs, line, rank) for rank in ranks):
+            name = names.get((line.evidence_id, line.record))
+            found[name is not None and not TRAINS.match(name) and not LAUNCHES.match(name)].append(line)
+    return found
+
+
+def _records(case: Tables) -> list[dict[str, Any]]:
+    return case.table("kernel_events").filter(pl.col("kind") == "oom").collect().rows(named=True)
+
+
 def _kills(case: Tables) -> tuple[Line, ...]:
     """Two questions ask, and there may be very many."""
     return tuple(_kills_of(case, case.derive(job_logs)))
 
 
 def _kills_of(case: Tables, logs: JobLogs) -> list[Line]:
-    rows = case.table("kernel_events").filter((pl.col("kind") == "oom") & pl.col("pid").is_not_null()).collect().rows(named=True)
+    rows = [row for row in _records(case) if row["pid"] is not None]
     tied = hosts_by_process(case, rows, logs)
     kills = sorted((kill.row for kill in merged(rows, logs.clocks)), key=lambda row: (row["evidence_id"], row["record"]))
     names = _names(case)

@@ -3,7 +3,8 @@
 1. Take every line in which a transport names the far end of a failed connection (`_network_reports`). Flushed requests only follow from an
    earlier error; a failed registration is the reporter's own side; neither is a vote.
 2. Leave out what something else explains: a fault of a rank's own that is not clearly later than the report (a process that ends closes its
-   connections), a stop of the job, an error after which the rank made further steps, a far end or a reporter that itself had given up before.
+   connections), a stop of the job, an error after which the rank made further steps, a far end or a reporter that itself had given up before, a
+   host whose kernel had killed a trainer for memory.
 3. Where the kernels of some hosts say that their links went down then, and every report is of a connection from one of these to another host, it is
    these hosts: they are cut off. Else count for every far end the distinct hosts that report it. Who alone is accused by a clear majority of the
    reporting hosts (and by at least two) is named; the speaker never is. Failing that, count again without far ends that report others themselves:
@@ -23,6 +24,7 @@ from typing import Final
 from rca.analyses._alive import went_on
 from rca.analyses._faults import TIMED_OUT, Story, complains, story
 from rca.analyses._job_logs import READS, Line, cite_line
+from rca.analyses._memory_kills import unplaced_kills
 from rca.analyses._network_reports import NAMELESS, Report, kind_of_report, reports, speaker
 from rca.analyses._network_reports import READS as READS_TOO
 from rca.analyses._port_flaps import downed, flapped, is_back, is_port_error
@@ -68,7 +70,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     live = [line for line in lines if not _is_explained(line, told) and not went_on(case, told.logs, line)]
     over = flapped(case, lines, told)
     found = [*_ports(live, told), *_own_side(live, told)]
-    given = _without_victims(reports(case, told.logs, live), told)
+    given = _without_killed(case, told, _without_victims(reports(case, told.logs, live), told))
     return [*found, _cut_off(case, given, told) or _verdict(given, told, over)] if given else found
 
 
@@ -108,6 +110,14 @@ def _gave_up(waited: Line, reported: Line, told: Story) -> bool:
     """Whether the reporting rank's own time-out, by the same clock, came before its report: a network that fails is noticed long before one."""
     is_own = waited.signature in TIMED_OUT and (waited.rank is None or reported.rank is None or waited.rank == reported.rank)
     return is_own and told.logs.order(waited, reported) == -1
+
+
+def _without_killed(case: Tables, told: Story, given: Sequence[Report]) -> list[Report]:
+    """Reports but those of a host on which the kernel had killed what may be a trainer: the connections ended with it, whichever rank it was."""
+    kills: dict[str | None, list[Line]] = defaultdict(list)
+    for line in unplaced_kills(case, told.logs)[0] if given else ():
+        kills[line.host].append(line)
+    return [r for r in given if all(told.logs.order(r.line, line) == -1 for line in kills.get(r.accused, ()))]
 
 
 def _votes(given: Sequence[Report]) -> dict[str, set[str]]:

@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
 
 import polars as pl
 
-from rca.analyses._alive import was_seen_after
 from rca.analyses._ended_well import ended_well
 from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, story
 from rca.analyses._job_logs import READS, TORN, JobLogs, Line, cite_line, kernel_line, step_at_end
-from rca.analyses._kernel_users import TRAINS
-from rca.analyses._memory_kills import memory_kills
+from rca.analyses._memory_kills import unplaced_kills
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -48,8 +45,6 @@ SIGNS = {
     "ended_well": Sign("mention", (), is_note=True),
 }
 
-AROUND = timedelta(minutes=10)  # before the first and after the last line of the job: memory kills there may still be of it
-LAUNCHES = re.compile(r"(?i)slurm|srun|elastic|launch|agent|prted|hydra|bash$|sh$")  # programs whose end ends ranks
 TRACED_SHARE = 0.6  # of the ranks must have left a dump or stack, or the capture is no roll-call
 MAX_CITES = 6
 _MODULE = re.compile(r" in ([\w.+-]+)\[[0-9a-f]+\+[0-9a-f]+\]")  # object and its mapping, as the kernel writes of a fault in user space
@@ -69,7 +64,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     deaths = [fault for fault in told.first if fault.kind in DEATHS]
     if deaths:
         return [_finding(case, told, deaths)]
-    on_host, others = _memory_kills(case, told)
+    on_host, others = unplaced_kills(case, told.logs)
     if on_host and not told.first:
         return [_on_host(told.logs, on_host)]
     gone = _gone(case, told)
@@ -113,22 +108,6 @@ def _native_fault(case: Tables, logs: JobLogs, death: Fault) -> list[Line]:
     pids, hosts = {line.pid for line in death.lines if line.pid is not None}, set(logs.hosts_of(death.ranks))
     rows = case.table("kernel_events").filter((pl.col("kind") == "segfault") & pl.col("pid").is_in(sorted(pids))).collect().rows(named=True)
     return [kernel_line(row, death.ranks[0], logs) for row in rows if row["host"] is None or row["host"] in hosts]
-
-
-def _memory_kills(case: Tables, told: Story) -> tuple[list[Line], list[Line]]:
-    """Memory kills on hosts of the job, in its time, of processes that no evidence ties to a rank: of what may be the job's by its name, and of
-    other programs. Not where all ranks of the host lived on."""
-    logs = told.logs
-    found: tuple[list[Line], list[Line]] = [], []
-    rows = case.table("kernel_events").filter(pl.col("kind") == "oom").select("evidence_id", "record", "process").collect()
-    names = {(evidence_id, record): name for evidence_id, record, name in rows.iter_rows()}
-    for line in memory_kills(case, logs):
-        ranks = logs.ranks_on(line.host)
-        in_time = line.at is not None and logs.span is not None and logs.span[0] - AROUND <= line.at <= logs.span[1] + AROUND
-        if ranks and line.rank is None and in_time and not all(was_seen_after(case, logs, line, rank) for rank in ranks):
-            name = names.get((line.evidence_id, line.record))
-            found[name is not None and not TRAINS.match(name) and not LAUNCHES.match(name)].append(line)
-    return found
 
 
 def _beside(logs: JobLogs, kills: Sequence[Line]) -> Finding:
