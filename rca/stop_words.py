@@ -57,6 +57,7 @@ STOPS: Final[Mapping[str, StopWords]] = {
 }
 
 TAKEN: Final = ("preempted", "reclaimed")  # kinds in which somebody else got the nodes
+_PERSON: Final = re.compile(r"(?i)\b(?:user|owner|uid)\b|\bby (?!0\b|root\b|slurm\b)\w")  # who asked for it
 _LIMIT: Final = frozenset({"time_limit", "slurm_time_limit"})
 _REQUEUE: Final = frozenset({"requeued", "slurm_requeued"})
 _RECLAIM: Final = re.compile(
@@ -82,7 +83,16 @@ def stop_kind(signature: str, reason: str, *, is_preemption: bool = False) -> st
 
 
 def stop_words(findings: Iterable[Finding], cause: str) -> StopWords | None:
-    """The words for a planned cause, by the first finding that tells how the job was ended, a sharper kind before `stopped`; None where none does."""
-    told = [str(f.numbers["stop_kind"]) for f in findings if f.numbers.get("stop_kind") in STOPS]
-    fitting = [kind for kind in told if (kind in TAKEN) == (cause == "preemption")]
-    return STOPS[min(fitting, key=lambda kind: kind == "stopped")] if fitting else None
+    """The words for a planned cause, by the first finding that tells how the job was ended; None where none does.
+
+    Why comes before how: a job that was cancelled for a maintenance, by nobody who is named, was ended for that; and `stopped` says least.
+    """
+    told = [(str(f.numbers["stop_kind"]), str(f.numbers.get("reason") or "")) for f in findings if f.numbers.get("stop_kind") in STOPS]
+    fitting = [(_vagueness(kind, reason), kind) for kind, reason in told if (kind in TAKEN) == (cause == "preemption")]
+    return STOPS[min(fitting, key=lambda one: one[0])[1]] if fitting else None
+
+
+def _vagueness(kind: str, reason: str) -> int:
+    if kind == "stopped":
+        return 2
+    return int(kind == "cancelled" and _PERSON.search(reason) is None)

@@ -43,6 +43,23 @@ def test_words_are_those_of_the_cause_and_the_sharper_kind_goes_first() -> None:
     assert stop_words([], "planned_stop") is None
 
 
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("*** STEP 7.0 ON host-a CANCELLED AT 2026-03-04T05:06:07 ***", "maintenance"),
+        ("accounting: job 7 CANCELLED by 0", "maintenance"),
+        ("accounting: job 7 CANCELLED by 1031", "cancelled"),
+        ("scancel issued by uid=1031", "cancelled"),
+    ],
+)
+def test_a_cancellation_in_a_window_is_of_it_unless_a_person_is_named(reason: str, kind: str) -> None:
+    told = [
+        Finding("planned_stop", "announced_stop", "", numbers={"stop_kind": "cancelled", "reason": reason}),
+        Finding("planned_window", "in_window", "", numbers={"stop_kind": "maintenance"}),
+    ]
+    assert stop_words(told, "planned_stop") is STOPS[kind]
+
+
 def test_a_lost_gpu_is_to_be_mended_after_an_end_on_purpose_too() -> None:
     job = announced().kernel("host-c", "xid", 12.2, code=79, gpu="0000:3b:00")
     for host in ("host-a", "host-b", "host-c", "host-d"):

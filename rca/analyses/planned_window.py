@@ -120,7 +120,8 @@ def _in_window(told: Story, row: Mapping[str, Any], says: str, ended: datetime |
 def _finding(sign: str, row: Mapping[str, Any], says: str, ended: datetime | None) -> Finding:
     cite = Cite("planned_windows", row["evidence_id"], "", row["record"], says[:300])
     scope = f"{row['evidence_id']} {row['record']} {row['started_at'] or row['started_at_local']}"
-    return Finding("planned_window", sign, says, scope=scope, numbers={"failed_at": iso(ended), "stop_kind": "maintenance"}, cites=(cite,))
+    numbers = {"failed_at": iso(ended), "stop_kind": "maintenance" if sign == "in_window" else None}
+    return Finding("planned_window", sign, says, scope=scope, numbers=numbers, cites=(cite,))
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
