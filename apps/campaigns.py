@@ -74,7 +74,7 @@ def calibrate(
     return 0
 
 
-def write_incident(kind: str, ranks: int, seed: int, out: Path) -> str:
+def write_incident(kind: str, ranks: int, seed: int, out: Path, *, is_thinned: bool = False) -> str:
     """The files and the truth of one incident, in a new folder; says what it is."""
     from rca.drills import simulated
     from rca.drills._campaign_plan import Wanted, drawn, layout_text, played
@@ -83,7 +83,7 @@ def write_incident(kind: str, ranks: int, seed: int, out: Path) -> str:
 
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"{out} is not empty: name a new folder")
-    wanted = Wanted(kind, ranks, seed, "files")
+    wanted = Wanted(kind, ranks, seed, "files", is_thinned)
     world, confusions = drawn(wanted)
     scene = played(wanted)
     truth = out / "truth.json"
@@ -98,4 +98,4 @@ def write_incident(kind: str, ranks: int, seed: int, out: Path) -> str:
     finally:
         if not truth.exists():
             shutil.rmtree(out, ignore_errors=True)  # half an incident has no truth
-    return f"{kind}, {layout_text(world)}, confusions: {', '.join(confusions) or 'none'}"
+    return f"{kind}, {layout_text(world)}, confusions: {', '.join(confusions) or 'none'}{'; a part of the evidence' if is_thinned else ''}"

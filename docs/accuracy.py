@@ -71,7 +71,7 @@ def keep(campaign: Path) -> None:
     document = json.loads(campaign.read_text("utf-8"))
     if document["schema_version"].startswith("rca.campaign.simulated/"):
         order = ("kind", "ranks", "seed", "way")
-        path, runs = SIMULATED, sorted(document["runs"], key=lambda r: [r[key] for key in order])
+        path, runs = SIMULATED, sorted(document["runs"], key=lambda r: [*(r[key] for key in order), r.get("is_thinned", False)])
     else:
         path, runs = LIVE, sorted(map(_short, document["runs"]), key=lambda r: [r[key] for key in ("fault", "seed", "view")])
     lines = ",\n".join(f"  {json.dumps(run, sort_keys=True)}" for run in runs)
@@ -113,7 +113,9 @@ def simulated() -> tuple[str, dict[str, Table]]:
     runs: list[Run] = document["runs"]
     seeds = sorted({run["seed"] for run in runs})
     kinds, sizes = {run["kind"] for run in runs}, sorted({run["ranks"] for run in runs})
-    made = f"{len(runs)} simulated incidents of {len(kinds)} kinds, {sizes[0]} to {sizes[-1]} ranks, seeds {seeds[0]} to {seeds[-1]}"
+    thinned = sum(run.get("is_thinned", False) for run in runs)
+    made = f"{len(runs) - thinned} simulated incidents of {len(kinds)} kinds, {sizes[0]} to {sizes[-1]} ranks, seeds {seeds[0]} to {seeds[-1]}"
+    made += f", and {thinned} with a part of their evidence"
     return f"{made}; python {document['made_with']['python']}", tables_of(runs)
 
 

@@ -22,7 +22,7 @@ USUAL = {"tp": 2, "pp": 2, "dp": 2}
 SEEDS_HELP = (
     "seeds of every kind (default: live 0, simulated 0 1 2). Simulated: at 32, 1,024, 4,096 and 16,384 ranks a kind is played with the first seed "
     "only, kinds in which nothing failed with twice as many at other sizes, and at 4,096 and 16,384 every third kind; with --kinds and --ranks "
-    "each is played with just these seeds"
+    "each is played with just these seeds; at 8, 32, 64 and 256 ranks every seed once more with a part of the evidence"
 )
 ROW = "{fault:19} {seed:>4}  {view:15}{mark:6}{ranks:22}{cause:48}{layer:28}{action:24}{p:>5} {seconds:>7}"
 
@@ -41,6 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_parser.add_argument("--job-dir", type=Path, metavar="DIR", help="an empty folder for the training program")
     run_parser.add_argument("--simulated", action="store_true", help="write the evidence of a simulated kind; nothing is started")
     run_parser.add_argument("--ranks", type=int, metavar="N", help=f"size of a simulated job (default {RANKS})")
+    run_parser.add_argument("--thinned", action="store_true", help="simulated: take a part of the evidence away, as the campaign does")
     campaign = actions.add_parser("campaign", help="play many drills, diagnose each, print truth against verdict")
     campaign.add_argument(
         "--out", type=Path, default=Path("campaign"), metavar="DIR", help="captures or rows, and campaign.json (default: campaign)"
@@ -113,6 +114,10 @@ def _demand_live(args: argparse.Namespace) -> None:
 def _run_live(args: argparse.Namespace) -> int:
     from rca.drills._harness import run_live
 
+    if args.thinned:
+        from rca.errors import UsageError
+
+        raise UsageError("--thinned is of simulated drills: add --simulated if that is what you want")
     drill = _drill(args, args.fault, args.seed, job_dir=args.job_dir, is_neutral=args.neutral)
     _demand_live(args)
     result = run_live(drill, args.out, say=_say)
@@ -126,7 +131,7 @@ def _run_simulated(args: argparse.Namespace) -> int:
 
     kind, ranks = _kind(args.fault), RANKS if args.ranks is None else args.ranks
     _refuse_live_options(args, kind, ranks)
-    written = write_incident(kind, ranks, args.seed, args.out)
+    written = write_incident(kind, ranks, args.seed, args.out, is_thinned=args.thinned)
     _print(f"{args.out}: {written}")
     return 0
 

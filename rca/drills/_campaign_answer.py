@@ -53,6 +53,7 @@ def row(wanted: Wanted, *, is_beside: bool = False) -> Row:
         "ranks": wanted.ranks,
         "seed": wanted.seed,
         "way": wanted.way,
+        "is_thinned": wanted.is_thinned,
         "layout": layout_text(world),
         "confusions": list(confusions),
         "class": simulated.class_of(wanted.kind),

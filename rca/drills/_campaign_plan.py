@@ -1,5 +1,8 @@
 """Which simulated incidents a campaign plays: kinds x sizes x seeds, each with a layout and confusions of its own. Pure.
 
+Small ones are played once more with their evidence thinned (`simulated.thin`): of whole evidence hardly an answer is wrong, so what a stated
+probability is worth shows only where much is missing.
+
 Weights are fitted and measured on different incidents. CALIBRATING kinds, the sizes FITTED and the seeds from FITTED_SEED on are for the fit
 alone; kinds that are no variant of them, other sizes and smaller seeds are what figures are reported on.
 """
@@ -36,12 +39,14 @@ REPORTED = (8, 32, 64, 256, 1024, 4096, 16384)  # sizes, in ranks
 FITTED = (16, 60, 128, 512)
 SEEDS = (0, 1, 2)  # of a standard campaign
 FITTED_SEED = 1_000_000
+FITTED_THINNED = {16: 6, 60: 6, 128: 6}  # size -> seeds of each kind that are fitted with their evidence thinned
 ONCE = frozenset(
     {32, 1024, 4096, 16384}
 )  # sizes at which a kind is played with the first seed only: a large job costs as much as fifty small ones
 LARGE = {4096: 1, 16384: 2}  # sizes that only every third kind is played at, each its own third
 QUIET = ("healthy", "planned")  # classes of kinds in which nothing failed
 QUIET_TIMES = 2  # so many seeds more of small ones: that nobody is accused takes hundreds of jobs to show
+THINNED = (8, 32, 64, 256)  # sizes that are played with their evidence thinned too, with every seed
 WRITTEN = 8  # ranks: of the last seed of each kind the files are written out and read by every collector
 WRITTEN_TOO = {64: 0}  # and at this size of every third kind
 NUM_CONFUSIONS = ((0, 0.35), (1, 0.4), (2, 0.2), (3, 0.05))  # how many at once, and how often
@@ -63,17 +68,18 @@ CALIBRATING = frozenset(
 
 @dataclass(frozen=True)
 class Wanted:
-    """One incident to play. The same three (kind, ranks, seed) always give the same evidence."""
+    """One incident to play. The same three (kind, ranks, seed) always give the same evidence, whole and thinned."""
 
     kind: str
     ranks: int
     seed: int
     way: Way = "tables"
+    is_thinned: bool = False  # of the same incident a part of the evidence
 
     @property
     def key(self) -> str:
         """Tells it from all others of a campaign."""
-        return f"{self.kind} {self.ranks} {self.seed} {self.way}"
+        return f"{self.kind} {self.ranks} {self.seed} {self.way}{' thinned' if self.is_thinned else ''}"
 
 
 def reported(kinds: Collection[str], sizes: Collection[int], seeds: Sequence[int], *, is_named: bool = False) -> list[Wanted]:
@@ -87,11 +93,15 @@ def reported(kinds: Collection[str], sizes: Collection[int], seeds: Sequence[int
             told = list(dict.fromkeys(seeds)) if is_named else _seeds(kind, ranks, seeds)
             is_written = ranks == WRITTEN or number % 3 == WRITTEN_TOO.get(ranks)
             found += [Wanted(kind, ranks, seed, "files" if is_written and seed == told[-1] else "tables") for seed in told]
+            if ranks in THINNED:
+                found += [Wanted(kind, ranks, seed, is_thinned=True) for seed in dict.fromkeys(seeds)]
     return _mixed(found)
 
 
 def plan_lines(wanted: Sequence[Wanted], seeds: Sequence[int]) -> list[str]:
     """What is played: how many incidents of how many kinds, and with which seeds at each size, where those are not the ones asked for with why."""
+    thinned = [one for one in wanted if one.is_thinned]
+    wanted = [one for one in wanted if not one.is_thinned]
     lines = [f"{len(wanted)} incidents of {_kinds(len({one.kind for one in wanted}))}; seeds asked for: {_numbers(seeds)}"]
     for ranks in sorted({one.ranks for one in wanted}):
         of_kind: dict[tuple[int, ...], set[str]] = {}
@@ -99,6 +109,10 @@ def plan_lines(wanted: Sequence[Wanted], seeds: Sequence[int]) -> list[str]:
             of_kind.setdefault(tuple(sorted(one.seed for one in wanted if (one.kind, one.ranks) == (kind, ranks))), set()).add(kind)
         for own, kinds in sorted(of_kind.items()):
             lines.append(f"  {ranks} ranks: seed{'s' if len(own) > 1 else ''} {_numbers(own)} of {_kinds(len(kinds))}{_why(own, seeds)}")
+    if thinned:
+        lines.append(
+            f"  and {len(thinned)} with a part of their evidence: every seed at {_numbers(sorted({one.ranks for one in thinned}))} ranks"
+        )
     return lines
 
 
@@ -118,8 +132,12 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 def fitted(kinds: Collection[str], sizes: Collection[int], seeds: int) -> list[Wanted]:
     """Incidents that weights are fitted on."""
-    numbers = range(FITTED_SEED, FITTED_SEED + seeds)
-    return _mixed([Wanted(kind, ranks, seed) for kind in sorted(kinds) for ranks in _sizes(kind, sizes) for seed in numbers])
+    found = []
+    for kind in sorted(kinds):
+        for ranks in _sizes(kind, sizes):
+            found += [Wanted(kind, ranks, FITTED_SEED + turn) for turn in range(seeds)]
+            found += [Wanted(kind, ranks, FITTED_SEED + turn, is_thinned=True) for turn in range(FITTED_THINNED.get(ranks, 0))]
+    return _mixed(found)
 
 
 def drawn(wanted: Wanted) -> tuple[World, tuple[str, ...]]:
@@ -137,7 +155,8 @@ def drawn(wanted: Wanted) -> tuple[World, tuple[str, ...]]:
 def played(wanted: Wanted) -> Scene:
     """The scene of an incident."""
     world, confusions = drawn(wanted)
-    return simulated.simulate(wanted.kind, world, wanted.seed, [simulated.CONFUSIONS[name] for name in confusions])
+    over = [simulated.CONFUSIONS[name] for name in confusions]
+    return simulated.simulate(wanted.kind, world, wanted.seed, over, is_thinned=wanted.is_thinned)
 
 
 def layout_text(world: World) -> str:

@@ -98,4 +98,4 @@ def _kept(file: Path, say: Callable[[str], object]) -> dict[str, Row]:
 
 
 def _blank(wanted: Wanted) -> Row:
-    return {"kind": wanted.kind, "ranks": wanted.ranks, "seed": wanted.seed, "way": wanted.way}
+    return {"kind": wanted.kind, "ranks": wanted.ranks, "seed": wanted.seed, "way": wanted.way, "is_thinned": wanted.is_thinned}

@@ -32,6 +32,7 @@ KEPT = (
     "ranks",
     "seed",
     "way",
+    "is_thinned",
     "layout",
     "confusions",
     "class",
@@ -49,7 +50,7 @@ MAX_WRONG = 60
 
 def short(row: Row) -> dict[str, Any]:
     """What the tables need of a row, in as few letters as can still be read; what was said and wanted only where they differ."""
-    found = {key: row[key] for key in KEPT if row.get(key) not in (None, [], ())}
+    found = {key: row[key] for key in KEPT if row.get(key) not in (None, [], ()) and row[key] is not False}
     if marks := row.get("marks"):
         found["marks"] = "".join(marks[part][0] for part in NAMES)
         found |= {"evicted": row["evicted"]} if any(row["evicted"].values()) else {}
@@ -66,9 +67,11 @@ def whole(row: Row) -> dict[str, Any]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, Table]:
-    """Title -> table. Shares are of faults whose evidence tells; jobs in which nothing failed, and evidence that tells nothing, stand apart."""
+    """Title -> table. Shares are of faults whose evidence tells; jobs in which nothing failed, evidence that tells nothing, and incidents with a
+    part of their evidence stand apart. What a stated probability is worth is told of all."""
     rows = sorted(map(whole, rows), key=lambda r: (r["kind"], r["ranks"], r["seed"], r["way"]))
-    answered = [r for r in rows if r.get("marks")]
+    everything = [r for r in rows if r.get("marks")]
+    answered, thinned = [r for r in everything if not r.get("is_thinned")], [r for r in everything if r.get("is_thinned")]
     faults = [r for r in answered if r["class"] == "fault"]
     found: dict[str, Table] = {
         "By part of the answer": (("part", *MARKS, "of", "right, 95 % interval"), list(_parts(faults))),
@@ -76,16 +79,22 @@ def tables(rows: Sequence[Row]) -> dict[str, Table]:
         "By kind": (("kind", "class", "runs", *(NAMES[p] for p in (*PARTS, "whole"))), _grouped(answered, lambda r: [(r["kind"], r["class"])])),
         "By size": (("ranks", "runs", *(NAMES[p] for p in (*PARTS, "whole")), "median s", "longest s"), _sizes(faults)),
         "By confusion": (("confusion", "runs", *(NAMES[p] for p in (*PARTS, "whole"))), _grouped(faults, lambda r: r.get("confusions") or ["none"])),
+        "With a part of the evidence": (("part", *MARKS, "of", "right, 95 % interval"), list(_parts([r for r in thinned if r["class"] == "fault"]))),
+        "What must not happen, with a part of the evidence": (("what", "seen", "of", "at most (95 %)"), list(_never(thinned))),
         "By way": (("evidence", "runs", *(NAMES[p] for p in (*PARTS, "whole"))), _grouped(faults, lambda r: [r["way"]])),
         "Eviction": (("figure", "value", "of"), list(_evictions(answered))),
-        "Stated probability": (("answers", "weights", "n", "right", *FIGURES), list(_calibration(answered))),
-        "Reliability": (("answers", "stated from", "to", "on average", "n", "right"), list(_reliability(answered))),
+        "Stated probability": (("answers", "evidence", "weights", "n", "right", *FIGURES), list(_calibration(answered, thinned))),
+        "Reliability": (("answers", "stated from", "to", "on average", "n", "right"), list(_reliability(everything))),
         "Confusion pairs": (("truth", "said", "incidents", "kinds"), _pairs(answered)),
         "torchfrtrace on the same files": (("what", "firstfault", "torchfrtrace", "of"), list(_beside(answered))),
         "Answers that are not right": (("kind", "ranks", "seed", "evidence", "confusions", "said", "wanted"), list(_not_right(answered))),
+        "Answers that are wrong with a part of the evidence": (
+            ("kind", "ranks", "seed", "evidence", "confusions", "said", "wanted"),
+            list(_not_right([r for r in thinned if r.get("stated") and not r["stated"][1]])),
+        ),
     }  # fmt: skip
-    failed = Counter(name for r in answered for name in r.get("failed", ()))
-    if failed or len(answered) < len(rows):
+    failed = Counter(name for r in everything for name in r.get("failed", ()))
+    if failed or len(everything) < len(rows):
         told = [(f"analysis {name} failed", count) for name, count in sorted(failed.items())]
         told += sorted(Counter(f"{r['kind']}: no answer, {r['error']}" for r in rows if not r.get("marks")).items())
         found["Failures"] = (("what", "incidents"), [tuple(t) for t in told])
@@ -172,17 +181,24 @@ def _answers(rows: Iterable[Row], which: str) -> Answers:
     return Answers.of([(*r[which], r["kind"]) for r in rows if r.get(which)])
 
 
-def _calibration(rows: Sequence[Row]) -> Iterable[tuple[object, ...]]:
-    for name, own in _halves(rows):
-        for weights, which in (("set by hand", "by_hand"), ("fitted", "stated")):
-            answers = _answers(own, which)
-            if not len(answers):
-                continue
-            figures = []
-            for figure in FIGURES.values():
-                low, high = interval(answers, figure)
-                figures.append(f"{figure(answers):.3f} ({low:.3f} to {high:.3f})")
-            yield (name, weights, len(answers), int(answers.is_right.sum()), *figures)
+def _calibration(answered: Sequence[Row], thinned: Sequence[Row]) -> Iterable[tuple[object, ...]]:
+    """Of whole evidence nearly all answers are right: of whom the figures tell much are those with a part of it, and all together."""
+    both = [*answered, *thinned]
+    for evidence, rows, weighed in (
+        ("whole and thinned", both, ("fitted", "set by hand")),
+        ("whole", answered, ("fitted",)),
+        ("thinned", thinned, ("fitted",)),
+    ):
+        for name, own in _halves(rows):
+            for weights in weighed:
+                answers = _answers(own, "stated" if weights == "fitted" else "by_hand")
+                if not len(answers):
+                    continue
+                figures = []
+                for figure in FIGURES.values():
+                    low, high = interval(answers, figure)
+                    figures.append(f"{figure(answers):.3f} ({low:.3f} to {high:.3f})")
+                yield (name, evidence, weights, len(answers), int(answers.is_right.sum()), *figures)
 
 
 def _halves(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
@@ -241,7 +257,7 @@ def _not_right(rows: Sequence[Row]) -> Iterable[tuple[object, ...]]:
         parts = ", ".join(part for part in PARTS if r["marks"][part] != "right")
         stated = f" ({100 * r['stated'][0]:.0f} %)" if r.get("stated") else ""
         yield (
-            r["kind"], r["ranks"], r["seed"], r["way"], ", ".join(r.get("confusions") or ()) or "none",
+            r["kind"], r["ranks"], r["seed"], "thinned" if r.get("is_thinned") else r["way"], ", ".join(r.get("confusions") or ()) or "none",
             f"{r['marks']['whole']}: {said['cause']}, {_ranks(said['ranks'])}, {said['action']}{stated}",
             f"{' or '.join(truth['cause'])}, {_ranks(truth['first_failing_ranks'])}, {' or '.join(truth['action'])} [{parts}]",
         )  # fmt: skip
