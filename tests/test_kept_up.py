@@ -29,6 +29,18 @@ def job(*, calls: tuple[int, ...] = (), done: int = 40, waits: str = "", samples
         {"evidence_id": f"fr-{rank}", "record": "pg", "rank": rank, "group_id": "world:0", "last_enqueued": made, "last_completed": done}
         for rank, made in enumerate(calls)
     ]
+    tables["group_status"] += [  # the stages of a pipeline make as many transfers as they have neighbours
+        {
+            "evidence_id": f"fr-{rank}",
+            "record": "pp",
+            "rank": rank,
+            "group_id": "pp:1",
+            "last_enqueued": made,
+            "last_completed": made,
+            "counts": "calls",
+        }
+        for rank, made in enumerate((16, 32, 16, 32) if calls else ())
+    ]
     frames = {"collective": WAIT, "unknown": WORK}
     tables["stack_frames"] = [
         {"stack_id": kind, "frames": [leaf, "train:loop", "train:<module>"], "leaf": leaf, "wait_kind": kind}

@@ -173,6 +173,7 @@ KILLED = says("slurm_task_exit", "srun: error: host-d: tasks 24-31: Killed")
         ),
         ([says("slurm_task_exit", "srun: error: host-d: task 3: Segmentation fault (core dumped)")], "task_crashed", ("host-d",)),
         ([says("slurm_task_exit", "srun: error: host-d: task 3: Bus error")], "task_bus_error", ("host-d",)),
+        ([says("slurm_task_exit", "srun: error: host-d: task 3: Aborted (core dumped)")], "task_aborted", ()),  # by its watchdog, maybe
         ([says("slurm_node_failure", FAILED) | {"host": "host-d"}, says("slurm_time_limit", CANCELLED)], "node_failed", ("host-d",)),
         ([says("slurm_cancelled", CANCELLED), KILLED], None, ()),  # ordered
         ([says("slurm_task_exit", "srun: error: host-a: task 0: Exited with exit code 1"), KILLED], None, ()),  # srun's own kill
@@ -186,6 +187,12 @@ def test_slurm_tells_a_lost_node_or_the_first_task_that_ended_without_a_map(
     rows = [{"evidence_id": "slurm", "record": f"L{n}", **line} for n, line in enumerate(lines, 1)]
     found = ask(MemoryCase({"log_events": TABLES["log_events"].rows(rows)}), "slurm_ends").findings
     assert [(f.sign, f.hosts, f.ranks) for f in found] == ([(sign, hosts, ())] if sign else [])
+
+
+def test_a_task_that_aborted_itself_tells_no_cause() -> None:
+    line = {"evidence_id": "slurm", "record": "L1", **says("slurm_task_exit", "srun: error: host-d: task 3: Aborted")}
+    verdict = judge(MemoryCase({"log_events": TABLES["log_events"].rows([line])})).verdict
+    assert (verdict.cause, verdict.ranks, verdict.hosts) == ("unknown", (), ())
 
 
 @pytest.mark.parametrize(

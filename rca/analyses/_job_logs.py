@@ -28,6 +28,7 @@ READS = (
     "stack_frames",
     "dumps",
     "collectives",
+    "group_status",
     "steps",
     "hosts",
     "kernel_events",

@@ -23,8 +23,9 @@ def kept_up(case: Tables) -> frozenset[int]:
 
 
 def _by_dumps(case: Tables) -> frozenset[int]:
-    """By the numbers of the calls in the headers: in no group has any other dumped rank made more calls."""
-    status = case.table("group_status").select("rank", "group_id", "last_enqueued", "last_completed").drop_nulls()
+    """By the numbers of the calls in the headers: in no group has any other dumped rank made more calls. Transfers are counted by each rank alone."""
+    status = case.table("group_status").filter(pl.col("counts").fill_null("collectives") == "collectives")
+    status = status.select("rank", "group_id", "last_enqueued", "last_completed").drop_nulls()
     if not status.head(1).collect().height:
         return frozenset()
     told = status.with_columns(most=pl.col("last_enqueued").max().over("group_id"), dumped=pl.col("rank").n_unique().over("group_id"))
@@ -48,7 +49,5 @@ def _by_stacks(case: Tables) -> frozenset[int]:
         return frozenset()
     views = case.derive(main_views)
     return frozenset(
-        rank
-        for rank in motion.still
-        if len(views[rank]) >= MIN_SAMPLES and all(view.wait_kind in WAITS_FOR_OTHERS for view in views[rank])
+        rank for rank in motion.still if len(views[rank]) >= MIN_SAMPLES and all(view.wait_kind in WAITS_FOR_OTHERS for view in views[rank])
     )

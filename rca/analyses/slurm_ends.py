@@ -28,12 +28,13 @@ SIGNS = {
     "task_killed": Sign("death", ("process_killed", "host_out_of_memory", "unknown")),
     "task_bus_error": Sign("death", ("storage_stall", "host_fault", "user_exception", "unknown")),
     "task_crashed": Sign("death", ("user_exception", "process_killed", "host_fault", "unknown")),
+    "task_aborted": Sign("death", ("user_exception", "process_killed", "unknown")),
 }
 
 _NODE: Final = re.compile(r"(?i)(?:srun|salloc): error: \*{0,3} ?node failure on (?P<host>[\w.-]+)(?=[\s,;:]|$)")
 _STEP: Final = re.compile(r"(?i)(?:cancelled|terminated) .{0,120}due to node failure")
 _TASK: Final = re.compile(r"srun: error: (?P<host>[\w.-]+): (?P<tasks>tasks? [\d,\s-]{1,400}): (?P<death>[A-Z][a-z]+(?: [a-z]+)?)")
-_DEATHS: Final = {"Killed": "task_killed", "Bus error": "task_bus_error", "Segmentation fault": "task_crashed", "Aborted": "task_crashed"}
+_DEATHS: Final = {"Killed": "task_killed", "Bus error": "task_bus_error", "Segmentation fault": "task_crashed", "Aborted": "task_aborted"}
 _BY_SRUN: Final = re.compile(r"srun: (?:Terminating |Force Terminat|error: Timed out|Job step aborted)|(?:STEP|JOB) \S+ ON \S+ CANCELLED")
 _ORDERS: Final = frozenset({"slurm_time_limit", "slurm_preempted", "slurm_requeued", "slurm_cancelled", "slurm_node_failure"})
 
@@ -78,7 +79,9 @@ def _ended(told: Story) -> list[Finding]:
     says = f"srun says that {match['tasks']} on {match['host']} ended first: {match['death']}; which rank that is nothing tells"
     if alike:
         says += f"; others ended alike before srun ended any ({', '.join(alike[:4])}): which was first is not certain"
-    return [_finding(_DEATHS[match["death"]], says, () if alike else (match["host"],), [line])]
+    sign = _DEATHS[match["death"]]
+    says += "; by its own watchdog or communication library as well as by its program" if sign == "task_aborted" else ""
+    return [_finding(sign, says, () if alike or sign == "task_aborted" else (match["host"],), [line])]
 
 
 def _alike(told: Story, first: Line, match: re.Match[str]) -> list[str]:
