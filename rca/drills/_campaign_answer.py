@@ -21,7 +21,7 @@ from rca.sources import inventory
 from rca.types import Advice, Outcome, Verdict
 from rca.weighing import by_hand
 
-__all__ = ["MARK_LETTERS", "Row", "row", "stated"]
+__all__ = ["MARK_LETTERS", "Row", "row", "stated", "suspected"]
 
 Row = dict[str, Any]
 MAX_SHOWN = 8  # ranks or hosts of a long list that a row keeps
@@ -85,7 +85,8 @@ def _marked(truth: Mapping[str, Any], judgement: Judgement) -> Row:
         "said": said,
         "marks": {"whole": whole, **marks},
         "stated": stated(verdict, marks),
-        "by_hand": stated(before, judge(truth, *documents(before, advice))[1]),
+        "suspected": suspected(verdict, truth),
+        "by_hand": stated(before, judge(truth, *documents(before, advice))[1]) or suspected(before, truth),
         "evicted": _evicted(truth, advice),
         "failed": [o.analysis for o in judgement.outcomes if o.status == "failed"],
         "signs": _signs(judgement.outcomes, verdict),
@@ -108,6 +109,18 @@ def stated(verdict: Verdict, marks: Mapping[str, str]) -> tuple[float, bool] | N
         is_right = marks["cause"] == "right" and (marks["ranks"] == "right" or not verdict.ranks)
         return round(verdict.probability, 6), is_right
     return (round(verdict.ranks_probability, 6), marks["ranks"] == "right") if verdict.ranks else None
+
+
+def suspected(verdict: Verdict, truth: Mapping[str, Any]) -> tuple[float, bool] | None:
+    """Where nothing is named: the probability that is stated of the likeliest cause that any sign speaks for, and whether it is so."""
+    if verdict.cause != "unknown" or verdict.ranks:
+        return None
+    first = next((h for h in verdict.hypotheses if h.cause != "unknown" and h.supports), None)
+    if first is None:
+        return None
+    said = {"cause": first.cause, "first_failing": {"ranks": list(first.ranks), "hosts": list(first.hosts)}}
+    _, marks = judge(truth, said, {})
+    return round(first.probability, 6), marks["cause"] == "right" and (marks["ranks"] == "right" or not first.ranks)
 
 
 def _evicted(truth: Mapping[str, Any], advice: Advice) -> Row:

@@ -38,6 +38,7 @@ KEPT = (
     "class",
     "marks",
     "stated",
+    "suspected",
     "by_hand",
     "evicted",
     "beside",
@@ -83,7 +84,7 @@ def tables(rows: Sequence[Row]) -> dict[str, Table]:
         "What must not happen, with a part of the evidence": (("what", "seen", "of", "at most (95 %)"), list(_never(thinned))),
         "By way": (("evidence", "runs", *(NAMES[p] for p in (*PARTS, "whole"))), _grouped(faults, lambda r: [r["way"]])),
         "Eviction": (("figure", "value", "of"), list(_evictions(answered))),
-        "Stated probability": (("answers", "evidence", "weights", "n", "right", *FIGURES), list(_calibration(answered, thinned))),
+        "Stated probability": (("answers", "evidence", "stated of", "n", "right", *FIGURES), list(_calibration(answered, thinned))),
         "Reliability": (("answers", "stated from", "to", "on average", "n", "right"), list(_reliability(everything))),
         "Confusion pairs": (("truth", "said", "incidents", "kinds"), _pairs(answered)),
         "torchfrtrace on the same files": (("what", "firstfault", "torchfrtrace", "of"), list(_beside(answered))),
@@ -177,28 +178,34 @@ def _evictions(rows: Sequence[Row]) -> Iterable[tuple[object, ...]]:
     yield "group hit: all hosts of the group at fault are told to go", share(groups.count("right"), len(groups)), len(groups)
 
 
-def _answers(rows: Iterable[Row], which: str) -> Answers:
-    return Answers.of([(*r[which], r["kind"]) for r in rows if r.get(which)])
+def _stated(r: Row) -> Any:
+    return r.get("stated") or r.get("suspected")
+
+
+STATED: Mapping[str, Callable[[Row], Any]] = {  # what a probability is stated of -> (probability, is so) in a row
+    "what is named or suspected": _stated,
+    "the same, weights set by hand": lambda r: r.get("by_hand"),
+    "what is named": lambda r: r.get("stated"),
+}
+
+
+def _answers(rows: Iterable[Row], which: Callable[[Row], Any]) -> Answers:
+    return Answers.of([(*told, r["kind"]) for r in rows if (told := which(r))])
 
 
 def _calibration(answered: Sequence[Row], thinned: Sequence[Row]) -> Iterable[tuple[object, ...]]:
-    """Of whole evidence nearly all answers are right: of whom the figures tell much are those with a part of it, and all together."""
-    both = [*answered, *thinned]
-    for evidence, rows, weighed in (
-        ("whole and thinned", both, ("fitted", "set by hand")),
-        ("whole", answered, ("fitted",)),
-        ("thinned", thinned, ("fitted",)),
-    ):
-        for name, own in _halves(rows):
-            for weights in weighed:
-                answers = _answers(own, "stated" if weights == "fitted" else "by_hand")
+    """What is named is nearly always so; a probability is stated of what is only suspected too, and must be worth as much."""
+    for evidence, rows in (("whole and thinned", [*answered, *thinned]), ("whole", answered), ("thinned", thinned)):
+        for what, which in STATED.items():
+            for name, own in _halves(rows):
+                answers = _answers(own, which)
                 if not len(answers):
                     continue
                 figures = []
                 for figure in FIGURES.values():
                     low, high = interval(answers, figure)
                     figures.append(f"{figure(answers):.3f} ({low:.3f} to {high:.3f})")
-                yield (name, evidence, weights, len(answers), int(answers.is_right.sum()), *figures)
+                yield (name, evidence, what, len(answers), int(answers.is_right.sum()), *figures)
 
 
 def _halves(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
@@ -210,7 +217,7 @@ def _halves(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 def _reliability(rows: Sequence[Row]) -> Iterable[tuple[object, ...]]:
     for name, own in _halves(rows)[:2]:
-        for b in reliability(_answers(own, "stated")):
+        for b in reliability(_answers(own, _stated)):
             yield name, f"{b.low:.3f}", f"{b.high:.3f}", f"{b.stated:.3f}", b.count, f"{b.right / b.count:.3f}"
 
 

@@ -165,23 +165,24 @@ def test_tables_count_what_must_not_happen() -> None:
         "stated": [0.7, False],
     }
     rows = [row(), *(row(kind="calm", seed=n, **calm) for n in range(9)), row(kind="calm", seed=9, **calm | accused)]
+    rows += [row(seed=3, stated=None, suspected=[0.2, False])]
     rows += [row(seed=2, is_thinned=True), row(kind="calm", seed=2, is_thinned=True, **calm | accused)]
     found = tables([short(r) for r in rows])
     never = {what: (seen, of) for what, seen, of, _ in found["What must not happen"][1]}
     assert never["healthy job: a rank or host accused"] == (1, 10)
-    assert never["fault: another rank accused"] == (0, 1)
+    assert never["fault: another rank accused"] == (0, 2)
     (wrong,) = found["Answers that are not right"][1]
     assert wrong[:5] == ("calm", 8, 9, "tables", "none")
-    assert dict(found["Eviction"][1][0:1] and [line[:2] for line in found["Eviction"][1]])["incidents with an eviction"] == 1
+    assert dict(found["Eviction"][1][0:1] and [line[:2] for line in found["Eviction"][1]])["incidents with an eviction"] == 2
     assert [line[0] for line in found["By kind"][1]] == ["calm", "gpu_lost"]
     thinned = {what: (seen, of) for what, seen, of, _ in found["What must not happen, with a part of the evidence"][1]}
     assert thinned["healthy job: a rank or host accused"] == (1, 1)
     assert found["With a part of the evidence"][1][0][1:5] == (1, 0, 0, 1)
     assert [line[3] for line in found["Answers that are wrong with a part of the evidence"][1]] == ["thinned"]
     stated = {line[:3]: line[3:5] for line in found["Stated probability"][1]}
-    assert stated["all", "whole and thinned", "fitted"] == (13, 11)
-    assert stated["all", "whole", "fitted"] == (11, 10)
-    assert stated["all", "thinned", "fitted"] == (2, 1)
+    assert stated["all", "whole and thinned", "what is named"] == (13, 11)
+    assert stated["all", "whole", "what is named or suspected"] == (12, 10)
+    assert stated["all", "thinned", "what is named"] == (2, 1)
     assert "Failures" not in found
 
 
