@@ -46,21 +46,24 @@ ABOUT_SIMULATED = """Each incident is played by what physically happens: who sto
 evidence is written as a fleet of its own would (framework, launcher, backend, pace, samples and gaps drawn from the seed), and one to three
 confusions are laid over two thirds of them. Most are handed over as tables, a share as files that every collector reads.
 
+Small ones are played once more *thinned*: of every source (logs of ranks, launchers and scheduler, kernel logs, recorder dumps, stacks, timings,
+map, files of services) all, a part or nothing is left, by chance, whether it tells or not. Often nobody could know then; what counts is that hardly
+anything wrong is said, and how sure.
+
 Weights are fitted on other incidents than those counted here: `rca drill campaign --calibrate` takes its own kinds (half of each layer), sizes
 (16, 60, 128 and 512 ranks) and seeds. *Kinds unseen in the fit* are the rows that tell what a stated probability is worth; no figure here comes
 from a size or seed of the fit. Intervals of calibration figures are drawn over kinds, since incidents of one kind resemble each other. The
-method, and what it cannot know: [decision 0025](decisions/0025-weights-are-fitted-around-the-hand-set-ones.md). The fit in
-force moved no weight, since none helped on kinds left out; what it set is how a probability is stated (sharpness and surprise, in
-`rca/catalogue/calibration.csv`), so "fitted" and "set by hand" name the same answers and state them differently. The rules were mended while
-incidents of these kinds were looked at; only their seeds are new.
+method, and what it cannot know: [decision 0025](decisions/0025-weights-are-fitted-around-the-hand-set-ones.md). The rules were mended while incidents
+of these kinds were looked at; only their seeds are new.
 
-Of hardly any wrong answers there is little to tell the doubtful by. A constant that states the share of right answers has, with one wrong
-of 500, a Brier score that only certainty could beat, and whether a wrong answer was stated lower than the right ones is a question of one or two
-of them: the intervals of the Brier skill and of the AUROC say how little it is worth. The expected calibration error does not depend on that.
+A probability is stated of what an answer names, and, where it names nothing, of the likeliest cause that a sign speaks for: what it *suspects* (`rca
+diagnose` shows both). Right is what is so as a whole: the cause, with just these ranks. Of what is *named* with all the evidence hardly anything is
+wrong: a constant that states the share of right answers then has a Brier score that only certainty could beat, and an AUROC rests on one or two
+answers. Their intervals say how little these two are worth there; what tells is the row of all that is named or suspected, and thinned evidence.
 
 The simulator and the rules were made by the same people: a figure here says how often the rules err on what they were told can happen, not how
 often a cluster surprises them. Every row can be made anew: `rca drill run KIND --simulated --ranks N --seed N --out DIR` writes its files and
-its truth."""
+its truth, with `--thinned` those that are left."""
 Run = Mapping[str, Any]
 Table = tuple[Sequence[str], list[tuple[object, ...]]]
 

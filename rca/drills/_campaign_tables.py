@@ -11,7 +11,7 @@ from rca.drills._campaign_plan import CALIBRATING
 from rca.drills._campaign_shares import at_most, wilson
 from rca.drills._judge import PARTS
 
-__all__ = ["NAMES", "Table", "share", "short", "tables", "whole"]
+__all__ = ["NAMES", "STATED", "Table", "share", "short", "tables", "whole"]
 
 Row = Mapping[str, Any]
 Table = tuple[Sequence[str], list[tuple[object, ...]]]  # header, rows
