@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from rca import belonging, topology
+from rca import belonging, local_ranks, topology
 from rca.batches import Means, read_in_batches
 from rca.case import UNFILTERED, MemoryCase
 from rca.memory import without_gc
@@ -102,6 +102,7 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
     for name in topology.HOST_FILES:
         frames[name] = topology.with_hosts(frames[name], hosts)
     frames["readings"] = readings_frame(readings)
+    frames |= local_ranks.globally(frames)
     stale = topology.stale_dumps(frames["dumps"], hints)
     left_out = (
         belonging.foreign_evidence(MemoryCase(frames, large={name: parts.scan(name) for name in parts.large - {CALLS}}), stale) | stale
