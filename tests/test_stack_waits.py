@@ -284,6 +284,14 @@ def test_ranks_on_one_line_where_none_waits_for_another_stand_still_only_after_l
     assert said["verdict"]["first_failing"]["ranks"] == []
 
 
+def test_samples_of_one_moment_are_one_look_and_show_no_standstill(tmp_path: Path) -> None:
+    said = call("diagnose", _counted(tmp_path, _peers(BARRIER, LOCK), dict.fromkeys(range(4), BLOCKED), 0.4), "--json").doc
+    assert "job_hangs" not in _signs(said)
+    apart = [f["says"] for f in said["findings"] if f["analysis"] == "stack_clusters"]
+    assert all("all was seen in one moment, and a moment of a running job may look the same" in says for says in apart)
+    assert len(apart) == 1
+
+
 def test_steps_that_logs_tell_of_meanwhile_are_motion(tmp_path: Path) -> None:
     folder = _counted(tmp_path / "a", _peers(BARRIER, LOCK), dict.fromkeys(range(4), BLOCKED))
     plain = [

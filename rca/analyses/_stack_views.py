@@ -42,6 +42,7 @@ WAITS_FOR_OTHERS = frozenset({"collective", "p2p", "comm_init", "store"})  # who
 BACKWARD = frozenset({"torch/autograd/graph:_engine_run_backward", "torch/autograd/__init__:backward"})
 UNTOLD = "unknown"  # wait kind of a Python stack whose innermost call is C code: a lock, a sleep and `work.wait()` have no frame
 MOVING_SHARE = 0.5  # of the ranks seen twice: a hung job has at most its culprit and failing ranks change
+MOMENT_S = 1.0  # from the first sample of a rank to its last: a program that moves may stay in one place for as long
 MAX_PATTERNS = 200  # distinct stacks compared in pairs
 # What the kernel counted of a main thread. One in gloo's wait does not switch at all (torch 2.13); what a dump itself adds is taken off.
 DUMP_SWITCHES, DUMP_CPU_S = 2, 1e-4  # of one py-spy dump: measured 2 switches (once 3) and 20-50 us
@@ -83,7 +84,7 @@ def main_views(case: Tables) -> dict[int, list[View]]:
     """rank -> its main thread's views by sample. Of several files of one sample the JSON form counts; failed dumps are views too.
 
     A dump with C frames tells what a Python stack cannot; it is compared by its Python frames, and what it waits for holds for every sample
-    of the rank in the same place.
+    of the rank in the same place. Samples of one moment count as one.
     """
     stacks = case.table("stacks").filter(
         pl.col("rank").is_not_null()
@@ -117,7 +118,23 @@ def main_views(case: Tables) -> dict[int, list[View]]:
     for rank, sample, host, pid, inner, stack_id, leaf, shown, *rest in told.iter_rows():
         of = tuple(inner or ())
         found[rank].append(View(rank, sample, host, pid, of, stack_id, leaf, tuple(shown or of[:3]), *rest))
-    return {rank: _sharpened(views) for rank, views in found.items()}
+    return _looks({rank: _sharpened(views) for rank, views in found.items()})
+
+
+def _looks(views: dict[int, list[View]]) -> dict[int, list[View]]:
+    """The last view of each rank alone, where all were taken within a moment: that nothing changed in it shows no standstill. What did change on most
+    ranks shows that the job moves, however short the look."""
+    twice = [shown for of in views.values() if len(shown := seen(of)) > 1]
+    if not twice or not all(_is_moment(shown) for shown in twice):
+        return views
+    moved = sum(len({(v.stack_id, v.lines) for v in shown}) > 1 or bool(ran_between(shown)) for shown in twice)
+    return views if moved >= MOVING_SHARE * len(twice) else {rank: (seen(of) or of)[-1:] for rank, of in views.items()}
+
+
+def _is_moment(shown: Sequence[View]) -> bool:
+    """Whether a rank's samples tell their times, and these lie within MOMENT_S."""
+    moments = [v.at for v in shown if v.at is not None]
+    return len(moments) == len(shown) and (max(moments) - min(moments)).total_seconds() <= MOMENT_S
 
 
 def _sharpened(views: Sequence[View]) -> list[View]:

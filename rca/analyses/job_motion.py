@@ -55,7 +55,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not motion.is_known:
         if found:
             return found
-        raise NotEnoughEvidence("no rank has two stack dumps: take at least two rounds, some seconds apart")
+        raise NotEnoughEvidence(
+            "no rank has two stack dumps that are more than a second apart: take at least two rounds, some seconds apart"
+        )
     expected = _expected_ranks(case)
     steps = () if len(motion.moved) >= len(motion.still) else steps_meanwhile(case, views)
     if not found and (steps or (motion.job_moves and motion.returned)):

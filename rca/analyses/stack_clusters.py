@@ -105,7 +105,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
         raise NotEnoughEvidence(f"{count} ranks stand apart, too many to be the exception")
     numbers = patterns(last, _stages(case))
     workers = _workers(case)
-    return [_finding(sign, outliers[sign], waits, numbers, workers) for sign in sorted(outliers)]
+    is_once = all(len(seen(all_views)) < 2 for all_views in views.values())
+    return [_finding(sign, outliers[sign], waits, numbers, workers, is_once=is_once) for sign in sorted(outliers)]
 
 
 def _known_ranks(case: Tables) -> set[int]:
@@ -172,14 +173,15 @@ _DOING = {
     "in_checkpoint": "in a checkpoint",
     "in_io": "reading or writing",
     "in_service": "waiting for an answer over the network",
-    "holds_gil": "running and holding the interpreter lock in every sample",
+    "holds_gil": "running and holding the interpreter lock",
     "in_user_code": "in code of its own, outside any collective",
-    "apart_from_peers": "alone in another place of its own code, in every sample",
+    "apart_from_peers": "alone in another place of its own code",
     "in_backward": "in its backward pass, which does not end",
     "in_device_sync": "waiting for its device",
     "cannot_be_suspended": "not to be suspended: the process sits in the kernel (state D)",
     "process_gone": "gone: the process was no longer there",
 }
+_LASTS = ("holds_gil", "apart_from_peers")  # what a moment shows of every rank that computes
 
 
 def _finding(
@@ -188,10 +190,13 @@ def _finding(
     waits: Waits,
     patterns: Mapping[int, int],
     workers: Mapping[int, list[tuple[str, Cite]]],
+    *,
+    is_once: bool,
 ) -> Finding:
     ranks = tuple(sorted(v.rank for v in views))
     where = Counter(v.leaf for v in views if v.leaf).most_common(1)
     says = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'} {_DOING[sign]}"
+    says += " in every sample" if sign in _LASTS and not is_once else ""
     says += f" ({where[0][0]})" if where else ""
     waiting = waits.ranks
     says += f", while {len(waiting)} peers {_WAITING[waits.kind]}" if len(waiting) > 1 else ", while its one peer waits for others"
@@ -200,6 +205,7 @@ def _finding(
     if busy:
         says += f"; its loader worker is in {busy[0][0]}"
         cites += [cite for _, cite in busy]
+    says += "; all was seen in one moment, and a moment of a running job may look the same" if is_once else ""
     same = {rank: patterns[rank] for rank in (*ranks, *waiting) if rank in patterns}
     numbers = {"waiting": len(waiting), "patterns": len(set(same.values())), "leaf": where[0][0] if where else None}
     return Finding(
