@@ -6,7 +6,8 @@ knows less than that. A weight that few incidents touch stays as it was.
 1. Incidents count so that causes come as often as they are published to (rca/causes.py), and kinds of one cause equally.
 2. A step for each weight that enough incidents touch, with a normal prior of `spread` bits around the one set by hand. Not for a cause that none of
    them has: nothing there could speak for it. No common scale: it would move rows that no incident has touched by what others say.
-3. `spread` is chosen by what the weights say of kinds left out; where no step helps there, all weights stay as set by hand.
+3. `spread` is chosen by what the weights say of kinds left out, of those that gain more there than chance among kinds would give (twice the standard
+   error of the gain); where none does, all weights stay as set by hand.
 4. How a probability is stated: the sharpness (a factor of all scores) and the share that stays with `unknown` (surprise) under which answers to kinds
    left out are most likely to be as right as they were; with a prior around 1, and half a kind more wrong than was seen (the prior of Jeffreys for a
    share). A kind counts once.
@@ -43,6 +44,7 @@ MORE_WRONG = (
 NAMED = 0.5  # probability from which a verdict names its answer
 MAX_WEIGHT = 4.0  # of one incident against the mean one
 FOLDS = 5
+SURE_GAIN = 2.0  # standard errors, over kinds, that a gain on kinds left out must exceed
 Array = NDArray[Any]
 
 
@@ -162,8 +164,10 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
             bits = _fitted(inside, by_hand, spread) if inside and spread else by_hand
             held[spread][:, outside] = _said([told[number] for number in outside], bits)
     weights = _weights(told)
-    losses = {spread: float(-(weights * np.log2((1 - IN_FIT) * of[0] + 1e-6)).mean()) for spread, of in held.items()}
-    best = min(held, key=lambda spread: losses[spread])
+    each = {spread: -(weights * np.log2((1 - IN_FIT) * of[0] + 1e-6)) for spread, of in held.items()}
+    losses = {spread: float(loss.mean()) for spread, loss in each.items()}
+    sure = [spread for spread in held if not spread or _is_sure(each[0.0] - each[spread], told)]
+    best = min(sure, key=lambda spread: losses[spread])
     bits = _fitted(told, by_hand, best) if best else dict(by_hand)
     of_kind = Counter(one.kind for one in told)
     weights = np.array([1 / of_kind[one.kind] for one in told])
@@ -171,6 +175,13 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
     is_undated = np.array([one.is_undated for one in told], bool)
     dated, not_dated = (_stating(held[best][:, which], weights[which], sharpness)[0] for which in (~is_undated, is_undated))
     return Fit(bits, seen, dated, max(0.0, not_dated - dated), sharpness, best, losses[0.0], losses[best], len(told), len(kinds))
+
+
+def _is_sure(gains: Array, told: Sequence[Evidence]) -> bool:
+    """Whether gains of incidents are more than chance among kinds: incidents of one kind resemble each other, so a kind is one draw."""
+    _, place = np.unique([one.kind for one in told], return_inverse=True)
+    by_kind = np.bincount(place, gains)
+    return len(by_kind) > 1 and bool(by_kind.mean() > SURE_GAIN * by_kind.std(ddof=1) / np.sqrt(len(by_kind)))
 
 
 def _weights(told: Sequence[Evidence]) -> Array:

@@ -74,7 +74,7 @@ def write_weights(found: Fit) -> Iterator[str]:
     width = (
         f"prior of {found.spread:g} bits around the weights set by hand"
         if found.spread
-        else "no step helps on kinds left out: weights stay as set by hand"
+        else "no step gains more on kinds left out than chance among kinds: weights stay as set by hand"
     )
     yield f"{found.incidents} incidents of {found.kinds} kinds; {width}"
     yield f"weights that fewer than {MIN_SEEN} incidents or {MIN_KINDS} kinds touch stay as they are"

@@ -12,7 +12,7 @@ from rca.catalogues import rows
 from rca.causes import CAUSES
 from rca.drills._campaign_calibration import Answers, auroc, brier, ece, interval, reliability, skill
 from rca.drills._campaign_evidence import Evidence
-from rca.drills._campaign_fit import HIGHEST, LOWEST, MIN_SEEN, SHARPNESSES, _Problem, _stating, fit
+from rca.drills._campaign_fit import HIGHEST, LOWEST, MIN_SEEN, SHARPNESSES, _is_sure, _Problem, _stating, fit
 from rca.drills._campaign_shares import at_least, at_most, wilson
 from rca.drills._campaign_tables import short, tables
 from rca.drills._campaign_torchfrtrace import first_finding
@@ -143,6 +143,14 @@ def test_weights_stay_as_set_by_hand_where_no_step_helps_on_kinds_left_out() -> 
     found = fit([*told, *odd], honest)
     assert found.loss_fitted <= found.loss_by_hand
     assert found.spread or found.bits == honest
+
+
+def test_a_gain_that_chance_among_kinds_would_give_moves_no_weight() -> None:
+    told = [incident(f"kind {n % 5}", "code_hang") for n in range(40)]
+    of_one = np.array([10.0 if n % 5 == 0 else -0.1 for n in range(40)])
+    assert of_one.mean() > 0
+    assert not _is_sure(of_one, told)
+    assert _is_sure(np.full(40, 0.1) + of_one / 100, told)
 
 
 def row(**changed: Any) -> dict[str, Any]:
