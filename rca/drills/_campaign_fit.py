@@ -171,9 +171,10 @@ def fit(told: Sequence[Evidence], by_hand: Mapping[Key, float]) -> Fit:
     bits = _fitted(told, by_hand, best) if best else dict(by_hand)
     of_kind = Counter(one.kind for one in told)
     weights = np.array([1 / of_kind[one.kind] for one in told])
-    _, sharpness = _stating(held[best], weights)
+    of = np.array([one.kind for one in told])
+    _, sharpness = _stating(held[best], weights, of)
     is_undated = np.array([one.is_undated for one in told], bool)
-    dated, not_dated = (_stating(held[best][:, which], weights[which], sharpness)[0] for which in (~is_undated, is_undated))
+    dated, not_dated = (_stating(held[best][:, which], weights[which], of[which], sharpness)[0] for which in (~is_undated, is_undated))
     return Fit(bits, seen, dated, max(0.0, not_dated - dated), sharpness, best, losses[0.0], losses[best], len(told), len(kinds))
 
 
@@ -225,15 +226,17 @@ def _said(told: Sequence[Evidence], bits: Mapping[Key, float]) -> Array:
     return _Problem(told, keys, np.ones(len(told))).told(np.array([bits[key] for key in keys]))
 
 
-def _stating(held: Array, weights: Array, sharpness: float | None = None) -> tuple[float, float]:
-    """Surprise and sharpness (if that is not given) under which what was said of kinds left out is most likely to have been as right as it was."""
+def _stating(held: Array, weights: Array, kinds: Array, sharpness: float | None = None) -> tuple[float, float]:
+    """Surprise and sharpness (if that is not given) under which what was said of kinds left out is most likely to have been as right as it was. Half
+    a kind more is half of what a kind has of these answers."""
     _, is_right, names, *sharp = held
     chosen = names > 0
     right, counts = is_right[chosen] > 0, weights[chosen]
+    more_wrong = MORE_WRONG * counts.sum() / max(1, len(np.unique(kinds[chosen])))
 
     def likely(surprise: float, sharpness: float, stated: Array) -> float:
         told = (1 - surprise) * stated[chosen]
-        prior = MORE_WRONG * np.log(surprise) - np.log(sharpness) ** 2 / (2 * SHARPNESS_SPREAD**2)
+        prior = more_wrong * np.log(surprise) - np.log(sharpness) ** 2 / (2 * SHARPNESS_SPREAD**2)
         return float((counts * np.log(np.where(right, told, 1 - told) + 1e-12)).sum() + prior)
 
     options = [

@@ -39,7 +39,7 @@ REPORTED = (8, 32, 64, 256, 1024, 4096, 16384)  # sizes, in ranks
 FITTED = (16, 60, 128, 512)
 SEEDS = (0, 1, 2)  # of a standard campaign
 FITTED_SEED = 1_000_000
-FITTED_THINNED = {16: 6, 60: 6, 128: 6}  # size -> seeds of each kind that are fitted with their evidence thinned
+FITTED_THINNED = (16, 60, 128)  # sizes that are fitted with their evidence thinned too: in about the share that a campaign has
 ONCE = frozenset(
     {32, 1024, 4096, 16384}
 )  # sizes at which a kind is played with the first seed only: a large job costs as much as fifty small ones
@@ -136,7 +136,8 @@ def fitted(kinds: Collection[str], sizes: Collection[int], seeds: int) -> list[W
     for kind in sorted(kinds):
         for ranks in _sizes(kind, sizes):
             found += [Wanted(kind, ranks, FITTED_SEED + turn) for turn in range(seeds)]
-            found += [Wanted(kind, ranks, FITTED_SEED + turn, is_thinned=True) for turn in range(FITTED_THINNED.get(ranks, 0))]
+            if ranks in FITTED_THINNED:
+                found += [Wanted(kind, ranks, FITTED_SEED + turn, is_thinned=True) for turn in range(seeds)]
     return _mixed(found)
 
 

@@ -127,13 +127,14 @@ def test_what_is_stated_is_sharper_where_answers_are_right_more_often_than_they_
         sharp = [stated**k / (stated**k + (1 - stated) ** k) for k in SHARPNESSES]
         return np.stack([np.full(number, stated), np.arange(number) < right, np.ones(number), *(np.full(number, p) for p in sharp)])
 
-    surprise, sharpness = _stating(held(0.8, 95, 5), np.ones(100))
+    surprise, sharpness = _stating(held(0.8, 95, 5), np.ones(100), np.arange(100))
     assert sharpness > 1.2
     assert (1 - surprise) * 0.8**sharpness / (0.8**sharpness + 0.2**sharpness) == pytest.approx(0.95, abs=0.05)
-    assert _stating(held(0.9, 60, 40), np.ones(100))[1] < 0.9
-    surprise, sharpness = _stating(held(0.999, 95, 5), np.ones(100))
+    assert _stating(held(0.9, 60, 40), np.ones(100), np.arange(100))[1] < 0.9
+    surprise, sharpness = _stating(held(0.999, 95, 5), np.ones(100), np.arange(100))
     assert surprise == pytest.approx(0.05, abs=0.015)
-    assert _stating(held(0.999, 95, 0), np.ones(95))[0] < 0.02
+    assert _stating(held(0.999, 95, 0), np.ones(95), np.arange(95))[0] < 0.02
+    assert _stating(held(0.999, 95, 5), np.full(100, 0.1), np.arange(100))[0] == surprise, "how heavy a kind is changes nothing"
 
 
 def test_weights_stay_as_set_by_hand_where_no_step_helps_on_kinds_left_out() -> None:
