@@ -59,6 +59,7 @@ def job(*, calls: tuple[int, ...] = (), done: int = 40, waits: str = "", samples
     [
         (job(calls=(41, 41, 41, 41)), "outlived"),  # it waits in the call that all had made
         (job(calls=(41, 40, 41, 41)), "outlived"),  # and others wait for somebody else
+        (job(calls=(42, 40, 41, 42)), "outlived"),  # it waits for one, and others for it
         (job(calls=(42, 42, 41, 42)), "raised"),  # the others wait for it
         (job(calls=(40, 40, 40, 40)), "raised"),  # nobody waits: it may have raised after this
         (job(waits="collective"), "outlived"),

@@ -17,27 +17,32 @@ MIN_SAMPLES = 2  # of a main thread that stood still
 
 
 def kept_up(case: Tables) -> frozenset[int]:
-    """Ranks that a recorder dump shows waiting in a call and behind none of their peers, or that stood in a wait for others in every sample of a job
-    that did not move."""
+    """Ranks that a recorder dump shows waiting in a call, for a peer that has not made it or behind no peer anywhere, or that stood in a wait for
+    others in every sample of a job that did not move."""
     return _by_dumps(case) | _by_stacks(case)
 
 
 def _by_dumps(case: Tables) -> frozenset[int]:
-    """By the numbers of the calls in the headers: in no group has any other dumped rank made more calls. Transfers are counted by each rank alone."""
+    """By the numbers of the calls in the headers: it waits where another dumped rank has made fewer calls, or no other has made more anywhere.
+    Transfers are counted by each rank alone."""
     status = case.table("group_status").filter(pl.col("counts").fill_null("collectives") == "collectives")
     status = status.select("rank", "group_id", "last_enqueued", "last_completed").drop_nulls()
     if not status.head(1).collect().height:
         return frozenset()
-    told = status.with_columns(most=pl.col("last_enqueued").max().over("group_id"), dumped=pl.col("rank").n_unique().over("group_id"))
-    shared = pl.col("dumped") > 1
+    made = pl.col("last_enqueued")
+    told = status.with_columns(
+        most=made.max().over("group_id"), least=made.min().over("group_id"), dumped=pl.col("rank").n_unique().over("group_id")
+    )
+    shared, waits = pl.col("dumped") > 1, made > pl.col("last_completed")
     found = (
         told.group_by("rank")
         .agg(
             has_peers=shared.any(),
-            is_behind=(shared & (pl.col("last_enqueued") < pl.col("most"))).any(),
-            waits=(shared & (pl.col("last_enqueued") > pl.col("last_completed"))).any(),
+            is_behind=(shared & (made < pl.col("most"))).any(),
+            is_ahead=(shared & waits & (made > pl.col("least"))).any(),
+            waits=(shared & waits).any(),
         )
-        .filter(pl.col("has_peers") & pl.col("waits") & ~pl.col("is_behind"))
+        .filter(pl.col("has_peers") & pl.col("waits") & (pl.col("is_ahead") | ~pl.col("is_behind")))
     )
     return frozenset(found.collect()["rank"].to_list())
 
