@@ -22,6 +22,10 @@ _SAMPLES: Final = re.compile(
     r"(?:\s?,\s?['\"]?[\w.:/-]{0,60}\d[\w.:/-]{0,60}['\"]?){0,200})"
 )
 
+# Words before it that make it a number of samples, as Megatron's "consumed samples: 355467264", and not the name of one.
+_COUNTED: Final = re.compile(r"(?i)(?:consumed|processed|total|number of|num|skipped|seen|trained|remaining|dropped)[\s_]{0,3}$")
+_PER_SECOND: Final = re.compile(r"(?i)^/\s?s(?:ec)?")
+
 
 class Rows:
     """`log_events` of one file, in the order of their first lines."""
@@ -182,5 +186,6 @@ def _step(text: str) -> int | None:
 
 
 def _samples(text: str) -> list[str] | None:
-    found = _SAMPLES.search(text)
+    named = (m for m in _SAMPLES.finditer(text) if not _COUNTED.search(text[: m.start()][-20:]) and not _PER_SECOND.search(m["ids"]))
+    found = next(named, None)
     return [part.strip(" '\"").rstrip(".:") for part in found["ids"].split(",")] if found else None

@@ -509,6 +509,12 @@ def test_an_error_line_without_a_name_is_kept_as_unknown(tmp_path: Path) -> None
     assert (row["signature"], row["level"], row["sample_ids"]) == ("unknown", "error", ["7781"])
 
 
+def test_a_count_of_samples_names_none(tmp_path: Path) -> None:
+    line = " iteration     1356/  500000 | consumed samples:    355467264 | elapsed time per iteration (ms): 335.0 | lm loss: nan |\n"
+    rows = [row for row in events(tmp_path, f"[rank7]: {line}") if row["signature"] == "loss_nan"]
+    assert [(row["rank"], row["sample_ids"]) for row in rows] == [(7, None)]
+
+
 def test_every_pattern_s_word_stands_in_what_it_fits_and_every_signature_is_described() -> None:
     with (ROOT / "rca" / "catalogue" / "signatures.csv").open(newline="", encoding="utf-8") as file:
         signatures = {row["signature"]: row for row in csv.DictReader(file)}
