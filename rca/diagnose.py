@@ -35,7 +35,7 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | No
 
     1. Every set of ranks that a finding accuses is a suspect set, and so is nobody.
     2. Score every (cause, suspect set) and turn the scores into probabilities. Prior odds are shares of interruptions: of a job that came to its
-       end, and of which no sign speaks for a cause, only whether it was sound is left to ask.
+       end, whose replicas were compared and agree, and of which no sign speaks for a cause, only whether it was sound is left to ask.
     3. Take the most probable set; of it the most probable cause; name each only when it is probable enough.
     4. State the probabilities as they were found to be honest: sharper or flatter, with a share for what no sign knows, and a larger one where
        nothing dates what an answer rests on: it may be of another launch.
@@ -44,7 +44,7 @@ def diagnose(outcomes: Sequence[Outcome], roster: Roster, weighing: Weights | No
     findings = [f for o in outcomes for f in o.findings]
     followed = explained(findings)
     told = support([f for f in findings if f.id not in followed], outcomes, weighing.bits)
-    is_through = _ended_well(findings) and all(cause == "healthy" for cause, _ in told)
+    is_through = _ended_well(findings) and _are_equal(outcomes) and all(cause == "healthy" for cause, _ in told)
     scores = {
         (cause, s): math.log2(CAUSES[cause].prior) + told.get((cause, s), (0.0, ()))[0]
         for cause in CAUSES
@@ -76,6 +76,11 @@ def suspect_sets(findings: Sequence[Finding], cause: str) -> list[Suspects]:
 def _ended_well(findings: Sequence[Finding]) -> bool:
     """Whether the job was seen to come to its end by itself."""
     return any(f.sign == "ended_well" for f in findings)
+
+
+def _are_equal(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the replicas were seen to agree bit by bit: a job whose numbers are wrong comes to its end as well."""
+    return any(outcome.analysis == "replica_divergence" and outcome.status == "clear" for outcome in outcomes)
 
 
 def _softmax(scores: Mapping[Any, float]) -> dict[Any, float]:
@@ -258,4 +263,6 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
     if cause != "unknown":
         return f"{cause.replace('_', ' ')}: {meaning}; no single rank is to blame as far as this evidence shows"
     ties = [f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees", "sample_wanted", "level_moved", "bare_stop")]
+    if not ties and _ended_well(findings):
+        return "no fault in what was looked at: the job came to its end; whether its numbers are right nothing here shows"
     return f"unknown; {ties[0].says}" if ties else "unknown: the evidence accuses no rank and shows no cause"

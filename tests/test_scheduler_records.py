@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from test_event_questions import HOSTS, Job, at
 
+from rca.diagnose import diagnose
 from rca.judge import judge
+from rca.types import Outcome
 
 
 def stamp(seconds: float, zone_h: float = 0.0) -> str:
@@ -165,17 +167,24 @@ class TestRowsThatAreNotUsed:
     @pytest.mark.parametrize(
         ("spoil", "cause"),
         [
-            (lambda job: None, "healthy"),
+            (lambda job: None, "unknown"),
             (lambda job: row(job, "FAILED", -60, 22, job_id="4101.0", base_job_id="4101", is_step=True, exit_code=1), "unknown"),
             (lambda job: job.died(1, 20, -9, "SIGKILL"), "process_killed"),
             (lambda job: job.log(3, "nccl_watchdog_timeout", 20), "unknown"),
             (lambda job: job.agent("elastic_agent_signal", 20, "Received 15 death signal"), "unknown"),
         ],
     )
-    def test_a_job_that_completed_is_sound_where_nothing_speaks_against_it(self, spoil: Callable[[Job], Any], cause: str) -> None:
+    def test_a_job_that_completed_is_sound_where_its_replicas_agree_and_nothing_speaks_against_it(
+        self, spoil: Callable[[Job], Any], cause: str
+    ) -> None:
         job = row(Job(), "COMPLETED", -60, 22, exit_code=0, exit_signal=0, attribution="none")
         spoil(job)
-        assert judge(job.case()).verdict.cause == cause
+        done = judge(job.case())
+        assert done.verdict.cause == cause
+        is_over = done.verdict.summary.startswith("no fault in what was looked at: the job came to its end; whether its numbers are right")
+        assert is_over == any(f.sign == "ended_well" for o in done.outcomes for f in o.findings)
+        equal = [Outcome(o.analysis, "clear", "", ()) if o.analysis == "replica_divergence" else o for o in done.outcomes]
+        assert diagnose(equal, done.roster).cause == ("healthy" if is_over else cause)
 
     @pytest.mark.parametrize(
         ("ended", "values"),

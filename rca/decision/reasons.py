@@ -110,6 +110,10 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return f"ranks {apart} stand apart, and one more round of stacks decides whether they hold the others up: {CAPTURE}, and ask again with that"
     if action == "human" and any(f.sign == "bare_stop" for f in findings):
         return BY_WHOM
+    if action == "human" and not fitting and any(f.sign == "ended_well" for f in findings):
+        return (
+            "nothing has to be done to the job: where it was slow, or its result matters, compare its timings and the sums of its replicas"
+        )
     if action == "human" and fitting:
         who, them = (
             (f"several ranks fit ({_runs(fitting)})", "them") if len(fitting) > 1 else (f"rank {fitting[0]} may fit", "it and its peers")
