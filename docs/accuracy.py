@@ -117,7 +117,9 @@ def simulated() -> tuple[str, dict[str, Table]]:
     seeds = sorted({run["seed"] for run in runs})
     kinds, sizes = {run["kind"] for run in runs}, sorted({run["ranks"] for run in runs})
     thinned = sum(run.get("is_thinned", False) for run in runs)
-    made = f"{len(runs) - thinned} simulated incidents of {len(kinds)} kinds, {sizes[0]} to {sizes[-1]} ranks, seeds {seeds[0]} to {seeds[-1]}"
+    made = (
+        f"{len(runs) - thinned} simulated incidents of {len(kinds)} kinds, {sizes[0]} to {sizes[-1]} ranks, seeds {seeds[0]} to {seeds[-1]}"
+    )
     made += f", and {thinned} with a part of their evidence"
     return f"{made}; python {document['made_with']['python']}", tables_of(runs)
 
