@@ -348,21 +348,28 @@ def steps_meanwhile(case: Tables, views: Mapping[int, Sequence[View]]) -> tuple[
     usual = tuple(sorted(ends)[len(spans) // 2] for ends in zip(*spans.values(), strict=True))
     kept = case.table("steps").select("evidence_id", "record", "rank", "step", at="started_at").drop_nulls(["rank", "step", "at"]).collect()
     if timed := set(kept["rank"]) & set(spans):
-        shown = {rank: inside for rank in sorted(timed) if (inside := _between(kept.filter(pl.col("rank") == rank), *spans[rank])).height}
-        first = next(iter(shown), None)
-        return _ends("steps", shown[first]) if first is not None and 2 * len(shown) > len(timed) else ()
+        inside = _between(kept, spans)
+        ranks = inside["rank"].unique().sort()
+        return _ends("steps", inside.filter(pl.col("rank") == ranks[0])) if 2 * len(ranks) > len(timed) else ()
     printed = case.table("progress").select("evidence_id", "record", "rank", "step", at="ended_at").drop_nulls(["step", "at"]).collect()
     for (rank,), rows in printed.group_by(["rank"], maintain_order=True):
-        if (inside := _between(rows, *spans.get(rank, usual))).height:
+        if (inside := _between(rows, {rank: spans.get(rank, usual)})).height:
             return _ends("progress", inside)
     return ()
 
 
-def _between(rows: pl.DataFrame, start: datetime, end: datetime) -> pl.DataFrame:
-    """The steps of one rank inside a stretch of time, each once, in order; empty where fewer than two are."""
-    inside = rows.filter((pl.col("at") > start) & (pl.col("at") < end)).sort("at", "step", "evidence_id", "record")
-    steps = inside.unique("step", keep="first", maintain_order=True)
-    return steps if steps.height >= MIN_STEPS else steps.clear()
+def _between(
+    rows: pl.DataFrame, spans: Mapping[int, tuple[datetime, datetime]] | Mapping[int | None, tuple[datetime, datetime]]
+) -> pl.DataFrame:
+    """The steps of ranks inside the stretch of time of each, each step once, in order; none of a rank with fewer than two."""
+    starts, ends = zip(*spans.values(), strict=True)
+    told = pl.DataFrame(
+        {"rank": list(spans), "start": starts, "end": ends},
+        schema={"rank": rows.schema["rank"], "start": rows.schema["at"], "end": rows.schema["at"]},
+    )
+    inside = rows.join(told, on="rank", nulls_equal=True).filter((pl.col("at") > pl.col("start")) & (pl.col("at") < pl.col("end")))
+    steps = inside.sort("at", "step", "evidence_id", "record").unique(["rank", "step"], keep="first", maintain_order=True)
+    return steps.filter(pl.len().over("rank") >= MIN_STEPS)
 
 
 def _ends(table: str, steps: pl.DataFrame) -> tuple[Cite, ...]:
