@@ -10,6 +10,7 @@ from rca.causes import CAUSES, did_first, is_full, is_late
 from rca.commands import hostlist
 from rca.decision.endings import booked_end, timed_out
 from rca.decision.job_size import seen_size
+from rca.rank_rows import in_rows
 
 if TYPE_CHECKING:
     from rca.decision.job_size import JobSize
@@ -48,14 +49,9 @@ def ranks_words(ranks: tuple[int, ...], shown: int = MAX_RANKS) -> str:
 
 def ranks_ranges(ranks: Sequence[int], shown: int = MAX_RANGES) -> str:
     """`rank 3`, `ranks 0-7, 12 and 40 more`, of ranks in order: those that follow each other as one, at most `shown` such."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    told = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:shown])
-    left = sum(map(len, runs[shown:]))
+    rows = in_rows(ranks)
+    told = ", ".join(str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows[:shown])
+    left = sum(map(len, rows[shown:]))
     return f"rank{'s' if len(ranks) > 1 else ''} {told}{f' and {left} more' if left else ''}"
 
 
@@ -158,6 +154,8 @@ def _ended_by_others(judgement: Judgement) -> str | None:
     if ranks := timed_out(findings):
         return "ended by time-outs" if len(ranks) == size else f"time-outs ended {len(ranks)} of its ranks"
     state = booked_end(findings)
+    if state == "COMPLETED":
+        return "ended by the scheduler's books"  # as its batch script did, which tells nothing of the step that it started
     return f"ended, {state} by the scheduler's books" if state is not None else None
 
 

@@ -117,6 +117,7 @@ def test_an_unknown_size_or_state_is_not_made_up() -> None:
         (Finding("quiet_log", "only_waited", "", numbers={"timed_out": list(range(8))}), "ended by time-outs"),
         (Finding("quiet_log", "only_waited", "", numbers={"timed_out": [2, 3]}), "time-outs ended 2 of its ranks"),
         (Finding("scheduler_record", "ended_as", "", numbers={"state": "FAILED"}), "ended, FAILED by the scheduler's books"),
+        (Finding("scheduler_record", "ended_as", "", numbers={"state": "COMPLETED"}), "ended by the scheduler's books;"),  # its script
         (Finding("scheduler_record", "ended_as", "", numbers={"state": "RUNNING"}), "whether it still runs is not told"),
         (Finding("scheduler_record", "not_placed", "", numbers={"state": "FAILED"}), "whether it still runs is not told"),
     ],

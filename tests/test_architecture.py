@@ -50,6 +50,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/files.py": (("rca.errors", "rca.sources"), ()),
     "rca/topology.py": (FOUNDATION, ("polars", "numpy")),
     "rca/roster.py": (FOUNDATION, ("polars",)),
+    "rca/rank_rows.py": ((), ()),
     "rca/local_time.py": ((), ()),
     "rca/kernel_tracks.py": ((*FOUNDATION, "rca.local_time"), ()),
     "rca/kernel_notes.py": ((*FOUNDATION, "rca.local_time", "rca.kernel_tracks"), ()),
@@ -84,6 +85,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             *FOUNDATION,
             *(
+                "rca.rank_rows",
                 "rca.roster",
                 "rca.commands",
                 "rca.checkpoints",

@@ -297,6 +297,16 @@ class TestProcessDeath:
             job.agent("worker_finished", 21, rank=rank, pid=100 + rank)
         assert job.ask("process_death").status == "clear"
 
+    @pytest.mark.parametrize(("starts", "status"), [(1, "clear"), (2, "blind")])
+    def test_a_launcher_that_starts_workers_anew_has_not_finished(self, starts: int, status: str) -> None:
+        job = Job()
+        for host in HOSTS:
+            text = "[default] starting workers for entrypoint: python"
+            job.add("log_events", f"agent-{host}", signature="worker_started", logged_at=at(-6), message=text, num_folded=starts)
+            text = "[default] worker group successfully finished."
+            job.add("log_events", f"agent-{host}", signature="worker_finished", logged_at=at(21), message=text, num_folded=1)
+        assert job.ask("process_death").status == status
+
     @pytest.mark.parametrize(("silent", "status"), [((), "clear"), ((3,), "blind")])
     def test_clear_when_the_launchers_of_all_hosts_say_so(self, silent: tuple[int, ...], status: str) -> None:
         job = Job()

@@ -3,8 +3,8 @@
 1. Every rank's own end was seen, and was good.
 2. Or the scheduler's books: this launch is COMPLETED with exit code 0 and no signal, as is every step of it, minutes after the last word of the job.
    The state of a job is that of its batch script, which may end well whatever became of the step that it started, or of a job that had stood still.
-3. Or the launchers: each whose log is here says that its workers finished. There must be one for each host; where hosts are not told, the program
-   itself must say too that it was done.
+3. Or the launchers: each whose log is here says that its workers finished as often as it started some: a log may go on with a later launch. There
+   must be one for each host; where hosts are not told, the program itself must say too that it was done.
 4. The words of 2 and 3 are about all ranks at once, so they count only where no rank's own words speak against them: no fault, no order to stop, no
    bad end, nobody who waited for others in vain, no ranks seen standing still.
 """
@@ -46,7 +46,7 @@ def ended_well(case: Tables) -> Ending | None:
         return Ending("every rank was seen to end well", _cites(_finished(told)))
     if not told.logs.lines or _is_disputed(case, told):
         return None
-    return _by_books(case, told) or _by_launchers(told)
+    return _by_books(case, told) or _by_launchers(case, told)
 
 
 def _finished(told: Story) -> list[Line]:
@@ -88,10 +88,13 @@ def _cite(launch: Record) -> Cite:
     return Cite("job_records", row["evidence_id"], "", row["record"], launch.says[:300])
 
 
-def _by_launchers(told: Story) -> Ending | None:
+def _by_launchers(case: Tables, told: Story) -> Ending | None:
     logs = told.logs
     launchers = {line.evidence_id for line in logs.lines if _is_of_launcher(line)}
-    finished = [line for line in _finished(told) if line.rank is None and _OF_WORKERS.search(line.text)]
+    going_on = _going_on(case)
+    finished = [
+        line for line in _finished(told) if line.rank is None and _OF_WORKERS.search(line.text) and line.evidence_id not in going_on
+    ]
     if not finished or launchers - {line.evidence_id for line in finished}:
         return None
     hosts = len(set(logs.hosts.values()))
@@ -99,6 +102,15 @@ def _by_launchers(told: Story) -> Ending | None:
     if len(finished) < hosts or not (hosts or is_program_done):
         return None
     return Ending(f"{'every launcher' if len(finished) > 1 else 'its launcher'} says that the workers finished", _cites(finished))
+
+
+def _going_on(case: Tables) -> set[str]:
+    """Logs of launchers that started workers more often than any finished. A start may be told by several lines: the one told most often counts."""
+    lines = case.table("log_events").filter(pl.col("rank").is_null() & pl.col("signature").is_in(["worker_started", "worker_finished"]))
+    times = lines.group_by("evidence_id", "signature", "message").agg(pl.col("num_folded").fill_null(1).sum())
+    most = times.group_by("evidence_id", "signature").agg(pl.col("num_folded").max()).collect()
+    counts = {(id_, signature): number for id_, signature, number in most.iter_rows()}
+    return {id_ for id_, _ in counts if counts.get((id_, "worker_started"), 0) > counts.get((id_, "worker_finished"), 0)}
 
 
 def _is_of_launcher(line: Line) -> bool:

@@ -11,6 +11,7 @@ from rca.commands import hostlist, node_name
 from rca.decision.broken_hosts import broken_hosts, broken_words
 from rca.decision.checkpoint_words import newest_whole, way_back
 from rca.policies import Rule
+from rca.rank_rows import in_rows
 from rca.roster import Roster
 from rca.stop_words import stop_words
 from rca.types import Finding, Verdict
@@ -202,13 +203,7 @@ def _open_chip(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) ->
 
 def _runs(ranks: Sequence[int]) -> str:
     """All of them, those in a row as `0-7`."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return ", ".join(f"{row[0]}-{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in in_rows(ranks))
 
 
 def _map_wanted(findings: Sequence[Finding]) -> str:
