@@ -1,14 +1,14 @@
-"""Names of process groups: the identity of a group is its kind and its members, never a process-local number."""
+"""What dumps and maps say of process groups: kind, members, names."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from functools import lru_cache
 
 from rca.catalogues import cached, rows
+from rca.group_ids import group_id
 
 __all__ = ["Ranks", "group_id", "group_kind", "parse_ranks", "plain_text", "unlisted_group_id"]
 
@@ -79,12 +79,6 @@ def _ranks_in(text: str) -> Ranks:
 def _unique(found: Iterable[object]) -> Ranks:
     ranks = sorted({rank for rank in found if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < MAX_RANK})
     return Ranks(ranks) if len(ranks) <= MAX_RANKS else Ranks()
-
-
-@lru_cache(maxsize=65536)
-def group_id(kind: str, ranks: tuple[int, ...]) -> str:
-    """`<kind>:<8 hex digits of the sorted global ranks>`: the same group has the same id on every rank."""
-    return f"{kind}:{hashlib.sha256(','.join(map(str, ranks)).encode()).hexdigest()[:8]}"
 
 
 def unlisted_group_id(kind: str, name: str) -> str:

@@ -36,7 +36,7 @@ class EvictionPlan:
     """What to take out when only the group is told. Hosts as the tables name them, sorted."""
 
     group: str | None  # the one group that covers; None where several are needed
-    kind: str  # tp, pp, dp, ep, cp, host, ...
+    kind: str  # tp, pp, mp, dp, ep, cp, host, ...
     hosts: tuple[str, ...]
     ranks: tuple[int, ...]  # all on these hosts
     # Of the hosts, those that only share the group: nothing odd there, or only waits for others. None where all that stands there waits: then some
@@ -97,7 +97,7 @@ def eviction_plan(
         alternative=other,
         prefers_alternative=other is not None and other["cost_gpu_h"] < cost,
         because=_because(
-            kind, len(cover), hosts, num_innocent, cost, f"{gpus_per_host:g} GPU{'' if gpus_per_host == 1 else 's'} x {test_h:g} h"
+            kind, cover, hosts, num_innocent, cost, f"{gpus_per_host:g} GPU{'' if gpus_per_host == 1 else 's'} x {test_h:g} h"
         ),
     )
 
@@ -149,12 +149,14 @@ def _alternative(
     }
 
 
-def _because(kind: str, num_groups: int, hosts: Sequence[str], num_innocent: int, cost: float, each: str) -> str:
-    what = f"{'' if num_groups == 1 else f'{num_groups} '}{kind}{'' if kind == 'host' else ' group'}{'' if num_groups == 1 else 's'}"
+def _because(kind: str, cover: Sequence[Mapping[str, Any]], hosts: Sequence[str], num_innocent: int, cost: float, each: str) -> str:
+    size = "" if kind == "host" else f" of {len({rank for part in cover for rank in part['ranks']})} ranks"
+    one = f"one {kind}{'' if kind == 'host' else ' group'}"
+    what = (one if len(cover) == 1 else f"{len(cover)} {kind}{'' if kind == 'host' else ' group'}s") + size
     them = f"{len(hosts)} host{'s' if len(hosts) > 1 else ''}"
     if not num_innocent:
-        return f"what stands apart fits into {'one ' if num_groups == 1 else ''}{what}: {them}, and no other goes along"
+        return f"what stands apart fits into {what}: {them}, and no other goes along"
     return (
-        f"what stands apart fits into {'one ' if num_groups == 1 else ''}{what}: {them} go, of which {num_innocent} "
+        f"what stands apart fits into {what}: {them} go, of which {num_innocent} "
         f"{'is' if num_innocent == 1 else 'are'} probably sound ({cost:,.0f} GPU-hours of tests: {num_innocent} x {each})"
     )

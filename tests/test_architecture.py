@@ -35,6 +35,7 @@ STDLIB = frozenset(sys.stdlib_module_names)
 LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/types.py": (("rca.tables", "rca.host_names"), ("polars", "zstandard")),
     "rca/host_names.py": ((), ()),
+    "rca/group_ids.py": ((), ()),
     "rca/timing.py": ((), ()),
     "rca/memory.py": ((), ()),
     "rca/__init__.py": (("rca.building", "rca.case", "rca.judge", "rca.sources"), ()),  # when asked for: the test below holds it to that
@@ -137,7 +138,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             *FOUNDATION,
             *("rca.clocks", "rca.local_time", "rca.kernel_record", "rca.replay", "rca.policies", "rca.saved_states", "rca.stop_words"),
-            "rca.analyses._*",
+            *("rca.group_ids", "rca.analyses._*"),
         ),
         ("polars", "numpy", "scipy", "sklearn"),
     ),
@@ -170,6 +171,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "rca.line_adapters",
             "rca.memory",
             "rca.host_names",
+            "rca.group_ids",
             "rca.step_names",
             "collectors._*",
         ),

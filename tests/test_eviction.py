@@ -83,7 +83,7 @@ def test_two_groups_are_two_faults() -> None:
     plan = eviction_plan([_told(_part(range(4)), _part(range(8, 12), name="pp:2"))], _roster(64))
     assert plan is not None
     assert (plan.kind, plan.group, plan.num_innocent, plan.machine_precision) == ("pp", None, 6, 0.25)
-    assert "fits into 2 pp groups: 8 hosts go" in plan.because
+    assert "fits into 2 pp groups of 64 ranks: 8 hosts go" in plan.because
 
 
 def test_one_host_has_no_innocents_and_no_other_way() -> None:

@@ -14,6 +14,7 @@ from _house import ROOT, read_folder
 
 from rca.case import MemoryCase
 from rca.eviction import eviction_plan
+from rca.group_ids import group_id
 from rca.judge import judge
 from rca.questions import ask
 from rca.roster import roster
@@ -40,7 +41,8 @@ def figure_7() -> dict[int, str]:
 def test_figure_7_of_byterobust_evicts_machines_12_to_15_and_suspects_15(told: str) -> None:
     case = tables(FIGURE_7, [figure_7()] * 2, told=told)
     finding = found(case)
-    assert (finding.sign, finding.ranks, finding.numbers["kind"]) == ("group_apart", (), "pp")
+    assert (finding.sign, finding.ranks, finding.numbers["kind"]) == ("group_apart", (), "mp")
+    assert "they fit into one mp group of 8 ranks (" in finding.says, "a pipeline group has four, one of each tensor pair"
     assert finding.hosts == ("m12", "m13", "m14", "m15")
     assert finding.numbers["dominance_share"] == 0.75
     plan = eviction_plan([finding], roster(case))
@@ -89,7 +91,7 @@ def test_figure_7_from_stacks_to_advice() -> None:
     assert (judgement.verdict.cause, judgement.verdict.ranks) == ("unknown", ())
     advice = judgement.advice
     assert (advice.evict_hosts, advice.innocent_hosts) == (("m12", "m13", "m14", "m15"), ("m12", "m13", "m14"))
-    assert (advice.evict_ranks, (advice.evict_group or "").partition(":")[0]) == (tuple(range(24, 32)), "pp")
+    assert (advice.evict_ranks, advice.evict_group) == (tuple(range(24, 32)), group_id("mp", tuple(range(24, 32))))
 
 
 def test_the_same_figure_in_megatrons_order_is_found_by_the_map_alone() -> None:
@@ -171,7 +173,7 @@ def test_two_hung_copies_are_two_groups_and_a_plan_counts_two_faults() -> None:
     assert finding.hosts == ("m0", "m1", "m6", "m7")
     plan = eviction_plan([finding], roster(case))
     assert plan is not None
-    assert (plan.kind, plan.group, plan.machine_precision) == ("pp", None, 0.5)
+    assert (plan.kind, plan.group, plan.machine_precision) == ("mp", None, 0.5)
 
 
 def test_one_host_goes_before_any_group() -> None:

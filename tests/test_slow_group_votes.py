@@ -81,7 +81,7 @@ def _sampled(slow: int | None, num: int) -> list[dict[int, str]]:
 def test_a_running_job_names_the_slow_pipeline_and_accuses_nobody() -> None:
     case = tables(JOB, _sampled(5, 6))
     (finding,) = ask(case, "slow_group_votes").findings
-    assert (finding.sign, finding.ranks, finding.numbers["kind"]) == ("slow_group", (), "pp")
+    assert (finding.sign, finding.ranks, finding.numbers["kind"]) == ("slow_group", (), "mp")
     assert finding.hosts == ("m20", "m21", "m22", "m23")
     plan = eviction_plan([finding], roster(case))
     assert plan is not None

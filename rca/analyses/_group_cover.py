@@ -1,7 +1,7 @@
 """The smallest parallel groups, or hosts, that a set of ranks fits into. By group maps and coordinates: no order of ranks is assumed.
 
 1. Parts: every group of the job along one axis, also widened by the tensor-parallel peers of its members (a pipeline of machines is the union of
-   the pipeline groups of their GPUs), and every host.
+   the pipeline groups of their GPUs, a model-parallel group), and every host.
 2. All on one host: the host. Else the smallest part that holds at least 80 % of the ranks and is half full of them.
 3. Else up to three parts of one kind (two faults); the fewest ranks in all. Nothing that takes in more than half of the job is an answer.
 """
@@ -17,6 +17,7 @@ from typing import Any, Final
 import polars as pl
 
 from rca.analyses._layout import hosts
+from rca.group_ids import group_id
 from rca.types import Tables
 
 __all__ = ["COVERED", "KINDS", "Cover", "Part", "cover", "numbers_of", "parts"]
@@ -27,6 +28,7 @@ MAX_PARTS: Final = 3  # parts of a cover: more are no few faults
 MAX_SHARE: Final = 0.5  # of the job's ranks that a cover may take in
 KINDS: Final = ("host", "tp", "cp", "tp_cp", "ep", "expert_tp", "pp", "mp", "dp", "dp_cp", "tp_dp", "expert_dp")  # the first of equals
 AXES: Final = ("tp", "cp", "ep", "pp", "dp")
+WIDER: Final = {"pp": "mp", "cp": "tp_cp", "ep": "expert_tp", "dp": "tp_dp", "dp_cp": "tp_dp"}  # kind of a group with its members' tensor peers
 _TENSOR: Final = re.compile(r"(?<= of )tp \d+, ")  # in a name made of coordinates: whoever is widened has all of them
 
 
@@ -34,9 +36,20 @@ _TENSOR: Final = re.compile(r"(?<= of )tp \d+, ")  # in a name made of coordinat
 class Part:
     """A host, or a parallel group with those that come with it."""
 
-    kind: str
+    kind: str  # the axis along which it was found
     names: tuple[str, ...]  # of the host, or of the groups inside, sorted
     ranks: frozenset[int]
+    is_widened: bool = False  # by tensor-parallel peers: no group of `kind`, which is smaller
+
+    @property
+    def own_kind(self) -> str:
+        """What it is as a whole."""
+        return WIDER.get(self.kind, self.kind) if self.is_widened else self.kind
+
+    @property
+    def name(self) -> str:
+        """Of the host or group as a whole."""
+        return group_id(self.own_kind, tuple(sorted(self.ranks))) if self.is_widened else self.names[0]
 
     @property
     def order(self) -> tuple[int, int, tuple[str, ...]]:
@@ -61,13 +74,13 @@ def parts(case: Tables) -> list[Part]:
     """Every host and group of the case; to be derived."""
     by_name = _groups(case)
     tensor = {rank: members for kind, members in by_name.values() if kind == "tp" for rank in members}
-    named: dict[tuple[str, frozenset[int]], set[str]] = defaultdict(set)
+    named: dict[tuple[str, frozenset[int], bool], set[str]] = defaultdict(set)
     for name, (kind, members) in by_name.items():
-        named[kind, members].add(name)
+        named[kind, members, False].add(name)
         wider = members.union(*(tensor.get(rank, frozenset()) for rank in members)) if kind != "tp" else members
         if wider != members:
-            named[kind, wider].add(_TENSOR.sub("", name))
-    found = [Part(kind, tuple(sorted(names)), members) for (kind, members), names in named.items()]
+            named[kind, wider, True].add(_TENSOR.sub("", name))
+    found = [Part(kind, tuple(sorted(names)), members, is_widened) for (kind, members, is_widened), names in named.items()]
     on: dict[str, set[int]] = defaultdict(set)
     for rank, host in hosts(case).items():
         on[host].add(rank)
@@ -134,8 +147,8 @@ def numbers_of(found: Cover, odd: Collection[int], suspects: Collection[int]) ->
     """What `rca.eviction` reads of a cover: a JSON object for each part."""
     return [
         {
-            "group": part.names[0],
-            "kind": part.kind,
+            "group": part.name,
+            "kind": part.own_kind,
             "ranks": sorted(part.ranks),
             "outliers": sorted(part.ranks & set(odd)),
             "suspects": sorted(part.ranks & set(suspects)),

@@ -67,6 +67,7 @@ THREAD_WAIT: Final = re.compile(
 )
 MAX_CITES: Final = 6
 MAX_SIZES: Final = 8  # groups of like stacks that the text tells
+MAX_NAMES: Final = 2  # groups that the text names
 
 
 @dataclass(frozen=True)
@@ -291,15 +292,14 @@ def _sizes(job: _Job) -> str:
 def _shared(found: Cover | None) -> str:
     if found is None:
         return "no group or host is shared by most of them"
-    kind = found.parts[0].kind
-    names = ", ".join(part.names[0] for part in found.parts)
-    if kind == "host":
-        return f"they are on {names}"
-    return (
-        f"they fit into one {kind} group ({names})"
-        if len(found.parts) == 1
-        else f"they fit into {len(found.parts)} {kind} groups ({names})"
-    )
+    first, size = found.parts[0], len(found.ranks)
+    if first.kind == "host":
+        return f"they are on {', '.join(part.names[0] for part in found.parts)}"
+    names = [name for part in found.parts for name in part.names]
+    told = ", ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+    inside = f"{told}, with their tp peers" if any(part.is_widened for part in found.parts) else told
+    num = len(found.parts)
+    return f"they fit into {'one' if num == 1 else num} {first.own_kind} group{'' if num == 1 else 's'} of {size} ranks ({inside})"
 
 
 def _group_names(found: Cover | None) -> tuple[str, ...]:
@@ -332,7 +332,7 @@ def _measures(found: Cover | None) -> dict[str, Any]:
     """Of a cover: its kind, its members and the share of the outliers that it holds."""
     if found is None:
         return {}
-    return {"kind": found.parts[0].kind, "members": sorted(found.ranks), "covered_share": round(found.share, 4)}
+    return {"kind": found.parts[0].own_kind, "members": sorted(found.ranks), "covered_share": round(found.share, 4)}
 
 
 def _cites(job: _Job, ranks: Sequence[int]) -> tuple[Any, ...]:

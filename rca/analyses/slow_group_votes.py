@@ -74,7 +74,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     where = tuple(sorted({host for rank, host in hosts(case).items() if rank in won.part.ranks}))
     is_sure = is_late and won.chance <= CHANCE
     members = sorted(won.part.ranks)
-    what = f"host {won.part.names[0]}" if won.part.kind == "host" else f"{won.part.kind} group {won.part.names[0]}"
+    what = f"host {won.part.names[0]}" if won.part.kind == "host" else f"{won.part.own_kind} group {won.part.name}"
     says = f"the {what} had the most ranks apart from their stages in {won.flags} of {won.rounds} rounds of stacks, of {won.rivals} such groups"
     by_chance = f"by chance that happens in up to {won.chance:.1%} of sound jobs"
     says += f": {'it is likely the slow one' if is_sure else by_chance if is_late else 'the others do not wait for it'}"
@@ -85,7 +85,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     apart_there = sorted({rank for ranks in late for rank in ranks} & won.part.ranks)
     cites = [cite_view(of[rank]) for of, ranks in zip(used, late, strict=True) for rank in ranks if rank in won.part.ranks]
     numbers = {
-        "kind": won.part.kind, "members": members, "flags": won.flags, "rounds": won.rounds, "num_groups": won.rivals,
+        "kind": won.part.own_kind, "members": members, "flags": won.flags, "rounds": won.rounds, "num_groups": won.rivals,
         "chance": round(won.chance, 6), "candidates": apart_there,
     }  # fmt: skip
     if is_sure:
