@@ -122,6 +122,26 @@ def test_the_one_trainer_that_memory_cost_is_the_one_rank_that_was_killed(kills:
     assert [f.ranks for f in found.findings if f.sign == "killed_for_memory"] == ([(rank,)] if rank is not None else [])
 
 
+@pytest.mark.parametrize(
+    ("host", "tasks", "signs"),
+    [
+        ("host-x", "task 3", ["of_others"]),
+        ("host-a", "task 16", ["of_others"]),
+        ("host-a", "tasks 4-7", ["task_killed"]),
+        ("host-a", "task -7", []),  # srun prints no such number
+        ("host-b", "task 1", ["task_killed"]),  # a launcher's
+    ],
+)
+def test_a_task_on_a_host_or_of_a_number_that_the_job_does_not_have_is_of_another(host: str, tasks: str, signs: list[str]) -> None:
+    ranks = [{"evidence_id": "map", "record": f"L{r}", "rank": r, "host": on, "local_rank": r % 8} for r, on in EIGHT_EACH.items()]
+    log = [{"evidence_id": "slurm", "record": "L1", **end(host, tasks)}]
+    rows = {"ranks": TABLES["ranks"].rows(ranks), "log_events": TABLES["log_events"].rows(log)}
+    assert [f.sign for f in ask(MemoryCase(rows), "slurm_ends").findings] == signs
+    assert host not in judge(MemoryCase(rows)).verdict.hosts or signs == ["task_killed"]
+    unmapped = {"ranks": TABLES["ranks"].rows([{**row, "local_rank": None} for row in ranks[:8]]), "log_events": rows["log_events"]}
+    assert "of_others" not in [f.sign for f in ask(MemoryCase(unmapped), "slurm_ends").findings]  # there may be more ranks
+
+
 @pytest.mark.parametrize(("host", "sign"), [("host-a", ["killed_for_memory"]), ("host-b", [])])
 def test_a_task_that_the_limit_of_its_step_killed_is_a_rank_that_memory_cost(host: str, sign: list[str]) -> None:
     """On another host than the rank of that number the task is a launcher: of which of its ranks is not told."""

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from rca.analyses import _scheduler_records as scheduler
-from rca.analyses._slurm_tasks import with_ranks
+from rca.analyses._slurm_tasks import of_others, with_ranks
 from rca.clocks import Clocks, clocks
 from rca.types import Cite, Tables
 
@@ -35,6 +35,7 @@ READS = (
     "host_logs",
     "clock_anchors",
     "groups",
+    "memberships",
     "job_records",
     "node_states",
     "evidence",
@@ -97,6 +98,7 @@ class JobLogs:
     span: tuple[datetime, datetime] | None = None  # first and last instant of logs, dumps and step timings
     own_logs: frozenset[str] = frozenset()  # files that are of one rank alone
     book: scheduler.Book = field(default_factory=scheduler.Book)  # what the scheduler's own records say of this launch
+    aside: tuple[tuple[Line, str], ...] = ()  # what srun says of tasks that are none of this job, and why
 
     @cached_property
     def everyone(self) -> frozenset[int]:
@@ -205,14 +207,14 @@ def job_logs(case: Tables) -> JobLogs:
         case.derive(clocks),
         case.table("groups").filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item(),
     )
-    lines, own = _lines(case, empty)
+    lines, aside, own = _lines(case, empty)
     span = _span(case, lines, empty.clocks)
     last: dict[str, datetime] = {}
     for line in lines:
         if line.at is not None and line.rank is not None and (host := empty.hosts.get(line.rank)) is not None:
             last[host] = max(last.get(host, line.at), line.at)
     book = scheduler.book(case, empty.clocks, hosts=frozenset(empty.hosts.values()), span=span, last_seen=last)
-    return replace(empty, lines=(*lines, *_of_book(book)), span=span, own_logs=own, book=book)
+    return replace(empty, lines=(*lines, *_of_book(book)), span=span, own_logs=own, book=book, aside=aside)
 
 
 def _of_book(book: scheduler.Book) -> list[Line]:
@@ -248,21 +250,25 @@ def _span(case: Tables, lines: Sequence[Line], clock: Clocks) -> tuple[datetime,
     return (min(moments), max(moments)) if moments else None
 
 
-def _lines(case: Tables, job: JobLogs) -> tuple[tuple[Line, ...], frozenset[str]]:
-    """The lines, and the files that are of one rank."""
+def _lines(case: Tables, job: JobLogs) -> tuple[tuple[Line, ...], tuple[tuple[Line, str], ...], frozenset[str]]:
+    """The lines, those of tasks of others, and the files that are of one rank."""
     # What the kernel's reader took of a file is the kernel's word and no program's, whatever else reads the same line.
     of_kernel = case.table("kernel_events").select("evidence_id", "record").unique()
     events = case.table("log_events").join(of_kernel, on=["evidence_id", "record"], how="anti").collect().rows(named=True)
     announced = case.table("scheduler_events").collect().rows(named=True)
     own_rank, clock = _files(case, events)
-    lines = [
-        _line("log_events", row, row["signature"] or "unknown", row["message"], "logged_at", job, own_rank, clock)
-        for row in with_ranks(events, job.hosts)
-    ]
+    others = of_others(case, events)
+
+    def logged(row: Mapping[str, Any]) -> Line:
+        return _line("log_events", row, row["signature"] or "unknown", row["message"], "logged_at", job, own_rank, clock)
+
+    lines = [logged(row) for row in with_ranks([row for n, row in enumerate(events) if n not in others], job.hosts)]
+    aside = sorted(((logged(events[n]), why) for n, why in others.items()), key=lambda told: (told[0].evidence_id, told[0].place, told[1]))
     lines += [
         _line("scheduler_events", row, row["state"] or "unknown", row["reason"], "changed_at", job, own_rank, clock) for row in announced
     ]
-    return tuple(sorted(lines, key=lambda line: (line.evidence_id, line.place, line.table, line.signature, line.text))), frozenset(own_rank)
+    ordered = sorted(lines, key=lambda line: (line.evidence_id, line.place, line.table, line.signature, line.text))
+    return tuple(ordered), tuple(aside), frozenset(own_rank)
 
 
 def _files(case: Tables, events: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], dict[str, str]]:

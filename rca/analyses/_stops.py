@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from rca.analyses._job_logs import JobLogs, Line
+from rca.analyses._slurm_tasks import TASKS, task_numbers
 
 __all__ = ["ASKED", "Stop", "earliest", "stop_of"]
 
 ASKED: Final = (-15, 143, -2, 130)  # ends of what was told to end
-MAX_TASKS: Final = 1_000_000  # of one step
 ENDS_TASKS: Final = frozenset({"slurm_step_failed", "slurm_node_failure", "node_failure"})  # after which srun ends all others itself
-_TASKS: Final = re.compile(r"srun: error: [\w.,\[\]-]{1,400}: tasks? ([\d,\s-]{1,400}): ")
+_TASKS: Final = re.compile(rf": {TASKS}: ")
 _STEP: Final = re.compile(r"\bSTEP (\d+(?:\.\d+)?) ")
 
 PLANNED = frozenset(
@@ -68,15 +68,9 @@ def _terminated(logs: JobLogs) -> list[Line]:
     ends = [line for line in logs.lines if line.signature == "slurm_task_exit"]
     if any(line.exit_code not in ASKED for line in ends) or any(line.signature in ENDS_TASKS for line in logs.lines):
         return []
-    tasks = {task for line in ends if (told := _TASKS.search(line.text)) for task in _numbers(told[1])}
+    tasks = {task for line in ends if (told := _TASKS.search(line.text)) for task in task_numbers(told["numbers"])}
     of_launchers = bool(tasks) and max(tasks) < len(set(logs.hosts.values()))
     return ends if len(tasks) >= (len(set(logs.hosts.values())) if of_launchers else max(1, len(logs.everyone))) else []
-
-
-def _numbers(text: str) -> Iterable[int]:
-    """Of `0-3,7` every number."""
-    for first, last in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
-        yield from range(int(first), min(int(last or first), int(first) + MAX_TASKS) + 1)
 
 
 def _announces(line: Line, logs: JobLogs) -> bool:

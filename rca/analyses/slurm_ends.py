@@ -6,6 +6,7 @@
    that of a launcher (`_slurm_tasks`), so no rank is. One signal is little to tell why, and where tasks of several hosts end alike before srun
    began to end any, which was first is only the order in which srun heard of them: then no host is named either.
 3. Ends behind an order to stop, and where a log tells a first fault of its own, are left to those who read that.
+4. Ends of tasks that are none of this job (`_slurm_tasks`) are only told.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, cite_line
+from rca.analyses._slurm_tasks import TASKS
 from rca.analyses._stop_pace import pace_until
 from rca.analyses._stop_trouble import trouble_before
 from rca.analyses._words import iso
@@ -29,22 +31,38 @@ SIGNS = {
     "task_bus_error": Sign("death", ("storage_stall", "host_fault", "user_exception", "unknown")),
     "task_crashed": Sign("death", ("user_exception", "process_killed", "host_fault", "unknown")),
     "task_aborted": Sign("death", ("user_exception", "process_killed", "unknown")),
+    "of_others": Sign("mention", (), is_note=True),
 }
+MAX_CITES: Final = 6
 
 _NODE: Final = re.compile(r"(?i)(?:srun|salloc): error: \*{0,3} ?node failure on (?P<host>[\w.-]+)(?=[\s,;:]|$)")
 _STEP: Final = re.compile(r"(?i)(?:cancelled|terminated) .{0,120}due to node failure")
-_TASK: Final = re.compile(r"srun: error: (?P<host>[\w.-]+): (?P<tasks>tasks? [\d,\s-]{1,400}): (?P<death>[A-Z][a-z]+(?: [a-z]+)?)")
+_TASK: Final = re.compile(rf"srun: error: (?P<host>[\w.-]+): (?P<tasks>{TASKS}): (?P<death>[A-Z][a-z]+(?: [a-z]+)?)")
 _DEATHS: Final = {"Killed": "task_killed", "Bus error": "task_bus_error", "Segmentation fault": "task_crashed", "Aborted": "task_aborted"}
 _BY_SRUN: Final = re.compile(r"srun: (?:Terminating |Force Terminat|error: Timed out|Job step aborted)|(?:STEP|JOB) \S+ ON \S+ CANCELLED")
 _ORDERS: Final = frozenset({"slurm_time_limit", "slurm_preempted", "slurm_requeued", "slurm_cancelled", "slurm_node_failure"})
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
-    """One finding: the lost node, else the task that ended first."""
+    """One finding: the lost node, else the task that ended first; and a note of what srun says of others."""
     told = case.derive(story)
+    others = _of_others(told)
     if told.first:
-        return ()
-    return ([] if _is_planned(case, told) else _lost(told)) or _ended(told)
+        return others
+    return [*(([] if _is_planned(case, told) else _lost(told)) or _ended(told)), *others]
+
+
+def _of_others(told: Story) -> list[Finding]:
+    """What srun says of tasks that are none of this job, in one note."""
+    whys = {(line.evidence_id, line.record): (line, why) for line, why in told.logs.aside}  # one line may tell two things
+    if not whys:
+        return []
+    (line, why), more = next(iter(whys.values())), len(whys) - 1
+    task = _TASK.search(line.text)
+    what = f"srun says that {task['tasks']} on {task['host']} ended ({task['death']})" if task else f"srun says: {line.text.strip()[:120]}"
+    says = f"left aside: {what}; that is no task of this job, as {why}{f'; so are {more} more' if more else ''}"
+    cites = tuple(cite_line(line) for line, _ in whys.values())[:MAX_CITES]
+    return [Finding("slurm_ends", "of_others", says, scope="of others", numbers={"lines": len(whys)}, cites=cites)]
 
 
 def _is_planned(case: Tables, told: Story) -> bool:
@@ -103,7 +121,7 @@ def _finding(sign: str, says: str, hosts: tuple[str, ...], lines: Sequence[Line]
     numbers: dict[str, Any] = {"failed_at": iso(next((x.at for x in lines if x.at is not None), None)), "candidates": candidates}
     if sign != "node_failed" and hosts:
         numbers["names_host"] = True  # the one place that is told, whatever the cause
-    return Finding("slurm_ends", sign, says, hosts=hosts, scope=f"{hosts}", numbers=numbers, cites=tuple(map(cite_line, lines))[:6])
+    return Finding("slurm_ends", sign, says, hosts=hosts, scope=f"{hosts}", numbers=numbers, cites=tuple(map(cite_line, lines))[:MAX_CITES])
 
 
 __all__ = ["NEEDS", "SIGNS", "USES", "analyse"]
