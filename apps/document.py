@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from apps.plain import Document
+from apps.plain import Document, safe_json
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,13 +26,11 @@ __all__ = ["analysis_document", "collectors_of", "diagnosis_document", "inspect_
 COVERED = ("dumps", "stacks", "steps", "log_events")
 _NO_SPAN = {"first_at": None, "last_at": None, "first_at_local": None, "last_at_local": None}
 _NOT_SEEN_THEN = ("boot_at", "timeout_at")  # a moment that the file tells of, long before it was written
-_ODD = re.compile(r"[^\n\x20-\x7e]")
 
 
 def to_json(document: Mapping[str, Any]) -> Document:
     """One JSON text: keys in the order given, no NaN; what would drive a terminal is escaped, which changes no value."""
-    text = json.dumps(_plain(document), ensure_ascii=False, indent=1, allow_nan=False)
-    return Document(_ODD.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text))
+    return Document(safe_json(json.dumps(_plain(document), ensure_ascii=False, indent=1, allow_nan=False)))
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from apps.plain import one_line, safe_json
 from rca.errors import UsageError
 from rca.sources import WORKSPACE
 
@@ -27,6 +28,7 @@ MANIFEST: Final = "manifest.json"
 VERSION: Final = "rca.export/1"
 KEY: Final = "rca.key/1"
 _NOT_FINITE: Final = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
+_FORMULA: Final = tuple("=+-@\t\r\n\uff0b\uff0d\uff1d\uff20")  # with what a spreadsheet begins to calculate, of full width too
 ANONYMISED: Final = "anonymised"  # instead of the fingerprint, which is a hash of names
 
 
@@ -112,7 +114,7 @@ def write_tables(case: Case, folder: Path, kind: str, names: Iterable[str], *, i
 
 
 def _write_text(case: Case, name: str, target: Path, kind: str) -> int:
-    """CSV with lists as JSON, or a JSON object a line; instants in UTC with their zone."""
+    """CSV with lists as JSON and text as a spreadsheet may show it, or a JSON object a line; instants in UTC with their zone."""
     import polars as pl
 
     count = 0
@@ -122,7 +124,8 @@ def _write_text(case: Case, name: str, target: Path, kind: str) -> int:
             instants = [pl.col(n).dt.strftime("%Y-%m-%dT%H:%M:%S.%6fZ") for n, t in frame.schema.items() if isinstance(t, pl.Datetime)]
             frame = frame.with_columns(instants)
             if kind == "csv":
-                frame.with_columns(_as_json(frame)).write_csv(file, include_header=number == 0)
+                frame = frame.with_columns(_as_json(frame))
+                frame.with_columns(map(_as_cells, frame.select(pl.col(pl.String)))).write_csv(file, include_header=number == 0)
             else:
                 _write_lines(frame, file)
     return count
@@ -133,8 +136,19 @@ def _as_json(frame: pl.DataFrame) -> list[pl.Series]:
 
     lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
     return [
-        pl.Series(n, [None if v is None else json.dumps(v, ensure_ascii=False) for v in frame[n].to_list()], dtype=pl.String) for n in lists
+        pl.Series(n, [None if v is None else safe_json(json.dumps(v, ensure_ascii=False)) for v in frame[n].to_list()], dtype=pl.String)
+        for n in lists
     ]
+
+
+def _as_cells(column: pl.Series) -> pl.Series:
+    """Text of evidence for a spreadsheet, which would run what looks like a formula and turn around what follows a mark of direction."""
+    told = {text: cell for text in column.drop_nulls().unique() if (cell := _cell(text)) != text}
+    return column.replace(list(told), list(told.values()))
+
+
+def _cell(text: str) -> str:
+    return f"'{one_line(text)}" if text.startswith(_FORMULA) else one_line(text)
 
 
 def _write_lines(frame: pl.DataFrame, file: IO[bytes]) -> None:
@@ -143,7 +157,7 @@ def _write_lines(frame: pl.DataFrame, file: IO[bytes]) -> None:
         told = {
             name: _NOT_FINITE[str(value)] if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
         }
-        file.write(json.dumps(told, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        file.write(safe_json(json.dumps(told, ensure_ascii=False)).encode("utf-8", "replace") + b"\n")
 
 
 def write_case(case: Case, target: Path, *, is_anonymised: bool) -> None:

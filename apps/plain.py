@@ -6,10 +6,14 @@ the terminal, a mark of writing direction would turn what follows around.
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import unicodedata
 
-__all__ = ["Document", "complain", "one_line"]
+__all__ = ["Document", "complain", "one_line", "safe_json"]
+
+_ODD = re.compile(r"[^\n\x20-\x7e]")
 
 
 class Document(str):
@@ -29,6 +33,11 @@ def _spelled(character: str) -> str:
     if character == "\t" or unicodedata.category(character) == "Zs":
         return " "
     return character.encode("unicode_escape").decode("ascii")
+
+
+def safe_json(text: str) -> str:
+    """A JSON text whose strings hold nothing that would drive a terminal or a viewer: escaped, which changes no value."""
+    return _ODD.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
 
 
 def complain(text: str) -> None:

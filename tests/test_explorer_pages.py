@@ -381,3 +381,15 @@ def test_a_clock_that_was_ahead_does_not_make_an_overrule_the_last(tmp_path: Pat
     assert call("overrule", folder, "--attribution", "workload", "--because", "late").code == 0
     shown = [one.value for one in app([str(folder)]).text]
     assert "attribution workload: late" in shown
+
+
+def test_a_table_spells_out_what_cannot_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import polars as pl
+    import streamlit as st
+
+    from apps.pages._words import table
+
+    shown: list[pl.DataFrame] = []
+    monkeypatch.setattr(st, "dataframe", lambda frame, **_: shown.append(frame))
+    table(pl.DataFrame({"host": ["x\u202egol", None], "rank": [1, 2]}), key="rows", labels=("host", "number"))
+    assert shown[0].rows(named=True) == [{"host": "x\\u202egol", "number": 1}, {"host": None, "number": 2}]

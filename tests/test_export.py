@@ -83,6 +83,24 @@ def test_csv_and_jsonl_hold_every_row(built: Path, tmp_path: Path) -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", next(csv.DictReader(file))["first_at"])
 
 
+def test_no_text_of_the_evidence_runs_in_a_spreadsheet_or_turns_a_line_around(tmp_path: Path) -> None:
+    """CSV: an apostrophe before what would be a formula, marks of direction spelled out; numbers as they are. JSONL: the same values, escaped."""
+    from apps.exports import write_tables
+
+    odd = ["=cmd|'/c calc'!A1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "x\u202egol.\x9b", "one\ntwo", "node-1", None]
+    frame = TABLES["ranks"].rows([{"rank": n, "host": host, "local_rank": -1} for n, host in enumerate(odd)])
+    case: Any = type("Rows", (), {"chunks": lambda self, name: [frame], "meta": lambda self: {}})()
+    for kind in ("csv", "jsonl"):
+        write_tables(case, tmp_path, kind, ["ranks"], is_anonymised=False)
+        assert "\u202e" not in (tmp_path / f"ranks.{kind}").read_text()
+    with (tmp_path / "ranks.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    told = ["'=cmd|'/c calc'!A1", "'+1", "'-1", "'@SUM(A1)", "' =1", "'\\r=1", "x\\u202egol.\\x9b", "one\\ntwo", "node-1", ""]
+    assert [row["host"] for row in rows] == told
+    assert {row["local_rank"] for row in rows} == {"-1"}
+    assert [json.loads(line)["host"] for line in (tmp_path / "ranks.jsonl").read_text().splitlines()] == odd
+
+
 def test_nothing_is_overwritten_but_an_export_and_only_when_asked(built: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     asked = ("export", built, "--table", "dumps", "--to", out)

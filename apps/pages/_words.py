@@ -59,9 +59,11 @@ def problem(says: str, detail: str) -> None:
 
 def table(frame: pl.DataFrame, *, key: str, labels: Sequence[str] = ()) -> None:
     """Rows as text, none interpreted."""
+    import polars as pl
     import streamlit as st
 
-    shown = frame if not labels else frame.rename(dict(zip(frame.columns, labels, strict=True)))
+    shown = frame.with_columns(pl.col(pl.String).map_elements(one_line, return_dtype=pl.String))
+    shown = shown if not labels else shown.rename(dict(zip(frame.columns, labels, strict=True)))
     st.dataframe(shown, hide_index=True, key=key)
 
 

@@ -2,6 +2,9 @@
 
 An export as Parquet and a case file are evidence again: `rca diagnose` reads them. With --anonymise, hosts, users, addresses, serial numbers and jobs
 have neutral names, the same everywhere; --key writes down which is which.
+
+In CSV, text that a spreadsheet would run as a formula (it begins with =, +, -, @ or a tab) has an apostrophe before it, and what cannot be printed
+is spelled out (a line break as \\n). Numbers stay as they are; the other formats keep text letter by letter.
 """
 
 from __future__ import annotations
@@ -98,6 +101,7 @@ def _anonymised(case: Case, target: Path) -> tuple[Renaming, Case]:
 
 def _write(case: Case, args: argparse.Namespace) -> int:
     from apps.exports import new_folder, write_case, write_tables
+    from apps.plain import safe_json
     from apps.text import write
     from rca.files import put
     from rca.judge import judge
@@ -116,7 +120,7 @@ def _write(case: Case, args: argparse.Namespace) -> int:
         import json
 
         document = timeline(case, judge(case).verdict)
-        put(args.timeline, json.dumps(document, ensure_ascii=False) + "\n", else_="Name another --timeline")
+        put(args.timeline, safe_json(json.dumps(document, ensure_ascii=False)) + "\n", else_="Name another --timeline")
         left = document["otherData"]["left_out"]
         missing = "; ".join(f"{name}: {', '.join(f'{n:,} {why}' for why, n in counts.items() if n)}" for name, counts in left.items())
         said.append(
