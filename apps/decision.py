@@ -11,7 +11,7 @@ from rca.decision.restart_checks import BROKEN
 if TYPE_CHECKING:
     from rca.types import Advice
 
-__all__ = ["PATHS", "checklist_rows", "eviction_words", "first_lines", "prefers_other", "recovery_words", "steps_words", "why_parts"]
+__all__ = ["PATHS", "checklist_rows", "eviction_words", "first_lines", "recovery_words", "steps_words", "why_parts"]
 
 PATHS: Final = {
     "none": "no restart",
@@ -44,19 +44,15 @@ def first_lines(advice: Advice) -> list[str]:
         lines.append(str(advice.shrink["says"]))
     if advice.retries is not None and (advice.retries["same_fault"] or advice.retries["restarts"]) and advice.action != "none":
         lines.append(str(advice.retries["says"]))
-    if advice.eviction is not None and not prefers_other(advice):
-        lines += eviction_words(advice.eviction, is_known=advice.because == advice.eviction["because"])
+    if advice.eviction is not None:
+        is_known = advice.because == advice.eviction["because"]
+        lines += eviction_words(advice.eviction, is_known=is_known, has_replay=advice.replay is not None)
     if advice.next:
         fails = "it fails" if advice.branch != "even_out" else str(advice.next[0]["when"])
         lines.append(f"if {fails}: {steps_words(advice.next)}")
     if advice.recovery is not None and advice.recovery["path"] != "none" and advice.recovery["fits"]:
         lines.append(f"way back: {recovery_words(advice.recovery)}")
     return lines
-
-
-def prefers_other(advice: Advice) -> bool:
-    """Whether the way with fewer hosts is expected to cost less than taking the whole group out: it is then told first."""
-    return advice.eviction is not None and bool(advice.eviction["alternative"]) and bool(advice.eviction["prefers_alternative"])
 
 
 def steps_words(steps: Sequence[Mapping[str, Any]]) -> str:
@@ -76,8 +72,9 @@ def recovery_words(way: Mapping[str, Any]) -> str:
     return f"{PATHS[way['path']]}, {length}; {way['says']}"
 
 
-def eviction_words(plan: Mapping[str, Any], *, is_known: bool = False) -> list[str]:
-    """Whom a group would take along, and the way with fewer, with what it costs and its commands (`$ `); `is_known`: the first was just said."""
+def eviction_words(plan: Mapping[str, Any], *, is_known: bool = False, has_replay: bool = False) -> list[str]:
+    """Whom a group would take along, and the way with fewer, with what it costs and its commands (`$ `); `is_known`: the first was just said, and
+    `has_replay`: so were the commands of the replay."""
     told = [] if is_known else [f"only a group is told: {plan['because']}"]
     other = plan["alternative"]
     if other is None:
@@ -87,16 +84,16 @@ def eviction_words(plan: Mapping[str, Any], *, is_known: bool = False) -> list[s
     who = (
         f"evict {', '.join(other['hosts'])} only, {_share(other['probability'])} that it is the faulty one"
         if other["hosts"]
-        else "evict nobody yet"
+        else "evict nobody before the replay"
     )
-    better = "do this, the cheaper way" if plan["prefers_alternative"] else "instead of that, the dearer way"
+    price = f"{_hours(other['cost_gpu_h'])} are expected, against {_hours(plan['cost_gpu_h'])}"
     rest = f"the {len(other['replay_hosts'])} other hosts of the group" if other["hosts"] else "all of them"
+    then = f"{'then, if the fault comes back, replay' if other['hosts'] else 'replay'} {rest} and evict whom both phases accuse"
     return [
         *told,
-        f"{better}: {who}; {_hours(other['cost_gpu_h'])} are expected, against {_hours(plan['cost_gpu_h'])} ({_made_of(other)})",
+        f"or, {'cheaper' if plan['alternative_costs_less'] else 'dearer'}, where the job can wait: {who}; {price} ({_made_of(other)})",
         *drains,
-        f"{'then, if the fault comes back, replay' if other['hosts'] else 'replay'} {rest} and evict whom both phases accuse:",
-        *replays,
+        *([then] if has_replay else [f"{then}:", *replays]),
     ]
 
 

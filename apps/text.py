@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from apps.decision import eviction_words, first_lines, prefers_other, why_parts
+from apps.decision import first_lines, why_parts
 from apps.headline import cause_words, condition, headline, percent, ranks_ranges, ranks_words
 from apps.plain import one_line
 from rca.causes import means
@@ -200,16 +200,12 @@ def _skip_lines(skips: Sequence[Mapping[str, Any]]) -> list[str]:
 def advice_lines(advice: Advice) -> list[str]:
     """The first action, why, and the commands; a sentence that wraps stays deeper than a command, so that it cannot pass for one."""
     action = "a person must look" if advice.action == "human" else advice.action.replace("_", " ")
-    action = f"replay first, then {action}" if prefers_other(advice) and advice.evict_hosts else action
     lines = [f"What to do: {action}"]
     lines += _wrapped(advice.because, "  ", "    ")
     if advice.rule is not None and (rule := _rule_text(advice)):
         lines += _wrapped(rule, "  ", "    ")
     if advice.differ:
         lines += _wrapped(advice.differ, "  ", "    ")
-    if prefers_other(advice) and advice.eviction is not None and advice.evict_hosts:
-        lines += _indented(eviction_words(advice.eviction, is_known=advice.because == advice.eviction["because"]))
-        lines.append("  or, only where nobody can wait for the replay, the whole group at once:")
     if advice.evict_hosts:
         on_it = f" (ranks {', '.join(map(str, advice.evict_ranks))})" if advice.evict_ranks else ""
         lines.append(f"  evict {', '.join(advice.evict_hosts)}{on_it}")

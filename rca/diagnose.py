@@ -262,7 +262,9 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
         return f"{cause.replace('_', ' ')} on {', '.join(machine)}: {meaning}; which of its ranks it hit is not told"
     if cause != "unknown":
         return f"{cause.replace('_', ' ')}: {meaning}; no single rank is to blame as far as this evidence shows"
-    ties = [f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees", "sample_wanted", "level_moved", "bare_stop")]
+    ties = [
+        f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees", "group_apart", "sample_wanted", "level_moved", "bare_stop")
+    ]
     if not ties and _ended_well(findings):
         return "no fault in what was looked at: the job came to its end; whether its numbers are right nothing here shows"
     return f"unknown; {ties[0].says}" if ties else "unknown: the evidence accuses no rank and shows no cause"

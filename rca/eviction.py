@@ -3,7 +3,8 @@
 A finding that names groups carries `cover` in its numbers: the smallest groups (or hosts) that the outliers fit into, each with `group`, `kind`,
 `ranks`, `outliers` and `suspects` (of the outliers those that do not only wait). The plan takes all hosts of the cover out at once, which is
 quick and takes innocents along; ByteRobust (SOSP'25, arXiv 2509.16293, section 5) accepts 6 to 7 of 8. The alternative takes out the hosts of
-the suspects only, and proves the rest by a dual-phase replay if the fault comes back. Both are priced in GPU-hours, which says the better one.
+the suspects only, and proves the rest by a dual-phase replay if the fault comes back. Both are priced in GPU-hours. The plan is what is advised, as in
+ByteRobust: it needs no replay to succeed before the job runs again. The way with fewer is told beside it, for whoever can let the job wait.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class EvictionPlan:
     machine_precision: float  # faulty / evicted hosts, one fault in each group
     cost_gpu_h: float  # GPU-hours of the innocent hosts while they are tested
     alternative: Mapping[str, Any] | None  # see `_alternative`; None where it would evict the same hosts
-    prefers_alternative: bool  # it is expected to cost fewer GPU-hours
+    alternative_costs_less: bool  # in GPU-hours that are expected
     because: str  # one plain sentence
 
     def as_row(self) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def eviction_plan(
         machine_precision=round(num_faults / len(hosts), 4),
         cost_gpu_h=round(cost, 1),
         alternative=other,
-        prefers_alternative=other is not None and other["cost_gpu_h"] < cost,
+        alternative_costs_less=other is not None and other["cost_gpu_h"] < cost,
         because=_because(
             kind, cover, hosts, num_innocent, cost, f"{gpus_per_host:g} GPU{'' if gpus_per_host == 1 else 's'} x {test_h:g} h"
         ),

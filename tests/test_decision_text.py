@@ -106,7 +106,7 @@ def test_the_way_with_fewer_hosts_has_its_own_commands_and_its_hours_say_what_th
     assert "2 are probably sound (96 GPU-hours of tests: 2 x 2 GPUs x 24 h)" in advice.because
     assert advice.eviction is not None
     lines = eviction_words(advice.eviction)
-    way = next(n for n, line in enumerate(lines) if line.startswith("do this, the cheaper way: evict host-c only, 90 %"))
+    way = next(n for n, line in enumerate(lines) if line.startswith("or, cheaper, where the job can wait: evict host-c only, 90 %"))
     assert "all 8 GPUs wait 2 min longer on average" in lines[way]
     assert lines[way + 1].startswith("$ scontrol update nodename=host-c state=drain")
     assert lines[way + 2].startswith("then, if the fault comes back, replay the 2 other hosts")
@@ -115,11 +115,21 @@ def test_the_way_with_fewer_hosts_has_its_own_commands_and_its_hours_say_what_th
         ["rca", "replay", "run"],
         ["rca", "diagnose", "PATH"],
     ]
+
+
+def test_what_is_done_with_a_group_is_one_decision_in_text_and_document() -> None:
+    """The whole group goes, and the replay tells who of it is sound; the way with fewer comes after, as another way."""
+    part = {"group": "pp:0", "kind": "pp", "ranks": [0, 1, 2, 3, 4, 5], "outliers": [0, 1, 2, 3, 4, 5], "suspects": [4, 5]}
+    told = Finding("outlier_group", "group_apart", "a group stands apart", numbers={"cover": [part]})
+    advice = advised(verdict("unknown", ()), (told,))
+    assert advice.replay is not None
+    assert advice.replay["suspects"] == ["host-a", "host-b", "host-c"]
     screen = advice_lines(advice)
-    assert screen[0] == "What to do: replay first, then replace"
-    first, last = (next(n for n, line in enumerate(screen) if line.startswith(start)) for start in ("  do this", "  evict host-a, host-b"))
-    assert first < last  # the dearer way comes after the one to take, and says so
-    assert screen[last - 1].startswith("  or, only where nobody can wait")
+    assert screen[0] == f"What to do: {advice.action}"
+    starts = ("  evict host-a, host-b, host-c", f"  $ {advice.commands[0]}", "  $ rca replay plan", "  or, cheaper, where the job can wait")
+    places = [next(n for n, line in enumerate(screen) if line.startswith(start)) for start in starts]
+    assert places == sorted(places)
+    assert sum("rca replay plan" in line for line in screen) == 1
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_without_a_suspect_the_other_way_evicts_nobody_before_the_replay() -> No
     assert plan.alternative["expected_minutes"] == pytest.approx(REPLAY_MIN)
     assert plan.alternative["replay_probability"] == pytest.approx(0.81)
     assert plan.alternative["cost_gpu_h"] == pytest.approx(REPLAY_MIN / 60 * 9600 + 0.19 * plan.cost_gpu_h, abs=0.1)
-    assert not plan.prefers_alternative, "9,600 GPUs that wait some minutes cost more than 7 hosts of tests"
+    assert not plan.alternative_costs_less, "9,600 GPUs that wait some minutes cost more than 7 hosts of tests"
 
 
 def test_a_fault_that_shows_in_2_percent_of_replays_is_not_found_by_one() -> None:
@@ -71,7 +71,7 @@ def test_with_a_suspect_the_other_way_takes_its_host_first() -> None:
     assert other["replay_hosts"] == list(plan.innocent_hosts or ())
     assert other["expected_minutes"] == pytest.approx((1 - SUSPECT_HIT) * (AGAIN_MIN + REPLAY_MIN), abs=0.05)
     assert other["found_probability"] == pytest.approx(SUSPECT_HIT + (1 - SUSPECT_HIT) * 0.81)
-    assert plan.prefers_alternative
+    assert plan.alternative_costs_less
     assert other["commands"][0].startswith("rca replay plan")
     parts = other["cost_parts"]
     assert parts["tests_gpu_h"] == 0.0, "the one host that goes is the faulty one"
@@ -90,7 +90,7 @@ def test_one_host_has_no_innocents_and_no_other_way() -> None:
     plan = eviction_plan([_told({**_part([3]), "kind": "host", "group": "h0003"})], _roster(8))
     assert plan is not None
     assert (plan.hosts, plan.num_innocent, plan.cost_gpu_h, plan.alternative) == (("h0003",), 0, 0.0, None)
-    assert not plan.prefers_alternative
+    assert not plan.alternative_costs_less
 
 
 def test_a_named_rank_a_finding_without_a_cover_or_unknown_hosts_have_no_plan() -> None:

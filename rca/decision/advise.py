@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -134,7 +134,7 @@ def advise(
         because=reason,
         commands=commands(verdict, roster, evict, has_no_room=is_full(f.says for f in findings)),
         checkpoint=back.save.name if back is not None and back.save is not None and action == "rollback" else None,
-        replay=_replay(verdict, roster, findings),
+        replay=_replay(verdict, roster, findings, plan if evict else None),
         rule=rule.as_row() if rule is not None else None,
         differ=spread(rule) if rule is not None else "",
         branch=branch,
@@ -262,10 +262,12 @@ def _eviction(plan: EvictionPlan, verdict: Verdict, roster: Roster) -> dict[str,
     return row
 
 
-def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Mapping[str, Any] | None:
+def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding], plan: EvictionPlan | None) -> Mapping[str, Any] | None:
     """The replay that would prove it, where a chip or host is suspected of wrong bits and not proven; None elsewhere. A GPU off the bus or with an
     uncorrectable error needs none: its own record shows it, and it would not run. A host that a verdict of wrong bits names is run twice, however
-    sure the verdict is: what it computes tells when it may come back."""
+    sure the verdict is: what it computes tells when it may come back. Of a group that goes as a whole (`plan`) it tells who is sound."""
+    if plan is not None and plan.num_innocent:
+        return _dual_phase(plan.hosts, roster)
     if verdict.cause not in EVICT_TOO and any(f.numbers.get("is_broken") for f in findings):
         return None
     if verdict.proven or verdict.cause not in REPLAY_TELLS:
@@ -274,9 +276,14 @@ def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> Ma
         return None
     fitting = {rank for f in findings for name in ("candidates", "suspects") for rank in f.numbers.get(name, ()) if isinstance(rank, int)}
     told = {host for f in findings for host in f.numbers.get("candidate_hosts", ())}
+    return _dual_phase(told or verdict.hosts or roster.hosts_of(tuple(sorted(fitting))), roster)
+
+
+def _dual_phase(suspects: Collection[str], roster: Roster) -> dict[str, Any]:
+    """The replay as a row."""
     return {
         "probe": "dual_phase_replay",
-        "suspects": sorted(told or set(verdict.hosts) or set(roster.hosts_of(tuple(sorted(fitting))))),
+        "suspects": sorted(suspects),
         "num_hosts": len(set(roster.hosts.values())) or None,
         "commands": list(COMMANDS),
     }
