@@ -142,6 +142,52 @@ def test_a_task_on_a_host_or_of_a_number_that_the_job_does_not_have_is_of_anothe
     assert "of_others" not in [f.sign for f in ask(MemoryCase(unmapped), "slurm_ends").findings]  # there may be more ranks
 
 
+def ends_of(line: str, code: int | None) -> dict[str, object]:
+    host, tasks, _ = line.split(": ")
+    return end(host, tasks) | {"exit_code": code, "message": f"srun: error: {line}"}
+
+
+REST = [ends_of("host-a: tasks 0-4,6-7: Terminated", -15), ends_of("host-b: tasks 8-15: Terminated", -15)]
+KILLED_ALONE = ends_of("host-a: task 5: Killed", -9)
+CANCELLED_JOB = CANCELLED.replace("STEP 7.0", "JOB 7")
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "ends", "cause", "signs"),
+    [
+        (CANCELLED, [KILLED_ALONE, *REST], "process_killed", {"stop_after_fault", "killed"}),  # none was told to end before it
+        (CANCELLED_JOB, [KILLED_ALONE, *REST], "planned_stop", {"announced_only"}),  # which srun does not do
+        (CANCELLED, [*REST, KILLED_ALONE], "planned_stop", {"announced_only"}),  # left when KillWait was over, perhaps
+        (
+            CANCELLED,
+            [*REST, ends_of("host-a: task 5: Out Of Memory", None)],
+            "host_out_of_memory",
+            {"stop_after_fault", "killed_for_memory"},
+        ),
+        (CANCELLED, [KILLED_ALONE], "unknown", {"announced_only", "task_killed"}),  # the others may have ended well
+        (CANCELLED, [*REST, ends_of("host-a: task 5: Exited with exit code 1", 1)], "planned_stop", {"announced_stop"}),  # its own way
+        (
+            CANCELLED,
+            [ends_of("host-a: tasks 0-7: Killed", -9), ends_of("host-b: tasks 8-15: Killed", -9)],
+            "planned_stop",
+            {"announced_stop"},
+        ),
+    ],
+)
+def test_one_task_that_was_killed_where_its_step_was_cancelled_is_told(
+    cancelled: str, ends: list[dict[str, object]], cause: str, signs: set[str]
+) -> None:
+    stop = {"signature": "slurm_cancelled", "message": cancelled, "logged_at_local": "2026-03-04T05:06:07"}
+    rows = [{"evidence_id": "slurm", "record": f"L{n}", **line} for n, line in enumerate([stop, *ends], 5)]
+    printed = [{"evidence_id": "slurm", "record": f"L{n}", "step": n, "ended_at_local": f"2026-03-04T05:06:0{2 * n}"} for n in range(1, 4)]
+    ranks = [{"evidence_id": "map", "record": f"L{r}", "rank": r, "host": on, "local_rank": r % 8} for r, on in EIGHT_EACH.items()]
+    made = {"ranks": ranks, "log_events": rows, "progress": printed}
+    judged = judge(MemoryCase({name: TABLES[name].rows(told) for name, told in made.items()}))
+    found = [f for o in judged.outcomes for f in o.findings if f.analysis in ("planned_stop", "process_death", "slurm_ends")]
+    assert (judged.verdict.cause, {f.sign for f in found}) == (cause, signs)
+    assert all(" task 5 on host-a was killed" in f.says or "(task 5 on" in f.says for f in found if f.sign == "announced_only")
+
+
 @pytest.mark.parametrize(("host", "sign"), [("host-a", ["killed_for_memory"]), ("host-b", [])])
 def test_a_task_that_the_limit_of_its_step_killed_is_a_rank_that_memory_cost(host: str, sign: list[str]) -> None:
     """On another host than the rank of that number the task is a launcher: of which of its ranks is not told."""

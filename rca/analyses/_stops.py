@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rca.analyses._job_logs import JobLogs, Line
+from rca.analyses._odd_task import OddTask, odd_task
 from rca.analyses._slurm_tasks import TASKS, task_numbers
 
 __all__ = ["ASKED", "Stop", "earliest", "stop_of"]
@@ -20,6 +21,7 @@ _STEP: Final = re.compile(r"\bSTEP (\d+(?:\.\d+)?) ")
 PLANNED = frozenset(
     {"draining", "stopping", "time_limit", "cancelled", "requeued", "slurm_time_limit", "slurm_cancelled", "slurm_requeued"}
 )
+CANCELS = frozenset({"cancelled", "slurm_cancelled"})
 PREEMPTED = frozenset({"preempted", "slurm_preempted"})
 
 
@@ -32,6 +34,7 @@ class Stop:
     signal: Line | None  # a launcher, or every task, was told to stop, and by whom is not said
     began: Line | None  # the first line that shows workers being stopped
     closed_pids: frozenset[int]  # workers that a launcher stopped: they were alive until then
+    odd: OddTask | None = None  # the one task that was killed where the step was cancelled
 
     @property
     def is_asked(self) -> bool:
@@ -52,15 +55,18 @@ def stop_of(logs: JobLogs) -> Stop:
     announced = [
         line for line in logs.lines if _announces(line, logs) and not _taken_back(line, resumed) and not _by_srun(line, failed, logs)
     ]
+    odds = {id(line): odd for line in announced if line.signature in CANCELS and (odd := odd_task(logs.lines, line)) is not None}
+    announced = [line for line in announced if not (id(line) in odds and odds[id(line)].is_before)]
     preempted = [line for line in announced if line.signature in PREEMPTED]
     signals = [line for line in logs.lines if line.signature == "elastic_agent_signal"] or _terminated(logs)
     closing = [line for line in logs.lines if line.signature == "elastic_sigterm_victim"]
     ended = [line for line in logs.lines if line.signal == "SIGTERM" or line.exit_code == -15]
     cancels = [line for line in announced if line.signature.startswith("slurm_")]
     pids = frozenset(line.pid for line in closing if line.pid is not None)
-    return Stop(
-        earliest(preempted or announced), bool(preempted), earliest(signals), earliest([*signals, *closing, *ended, *cancels]), pids
-    )
+    odd = next(iter(odds.values()), None)
+    is_behind = odd is not None and odd.is_before and not announced and not signals
+    began = odd.line if odd is not None and is_behind else earliest([*signals, *closing, *ended, *cancels])
+    return Stop(earliest(preempted or announced), bool(preempted), earliest(signals), began, pids, odd)
 
 
 def _terminated(logs: JobLogs) -> list[Line]:
@@ -86,7 +92,7 @@ def _taken_back(line: Line, resumed: Iterable[Line]) -> bool:
 
 def _by_srun(line: Line, failed: Iterable[Line], logs: JobLogs) -> bool:
     """Whether srun had said, higher up in this file, that it ends this very step, and no task had been told to end by then."""
-    if line.signature not in ("slurm_cancelled", "cancelled") or (step := _STEP.search(line.text)) is None:
+    if line.signature not in CANCELS or (step := _STEP.search(line.text)) is None:
         return False
     began = [x for x in failed if x.evidence_id == line.evidence_id and x.place < line.place and step[1] in x.text]
     return bool(began) and not any(

@@ -4,7 +4,7 @@
 2. Was there trouble before: a fault of a rank's own, a task that had ended, a time-out of a collective, or no progress for several times the usual
    interval? Then the stop only cleaned up, and explains nothing.
 3. Else the stop explains every death, closed connection and traceback after it. Without a trace of progress the announcement counts for
-   less, and a bare stop signal that nobody announced for little.
+   less, as where one task was killed and no other (`_odd_task`); a bare stop signal that nobody announced counts for little.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import polars as pl
 
 from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, cite_line
+from rca.analyses._odd_task import OddTask
 from rca.analyses._stop_pace import Pace, pace_until
 from rca.analyses._stop_trouble import trouble_before
 from rca.analyses._stops import Stop
@@ -46,6 +47,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     asked = stop.announcement or stop.signal
     if not told.logs.lines:
         raise NotEnoughEvidence("the logs here are of another job or launch")
+    if asked is None and stop.odd is not None:
+        return [_behind(stop.odd)]
     if asked is None:
         return [_by_srun(line) for line in told.logs.lines if line.signature == "slurm_step_failed"][:1]
     if told.logs.everyone and not told.not_seen_to_end_well:
@@ -66,8 +69,9 @@ def analyse(case: Tables) -> Sequence[Finding]:
         moving = f", while it made progress: the last step ended {_ago(pace)}"
     what = "was preempted" if stop.is_preemption else "ran into its time limit" if _is_limit(stop) else "was stopped on purpose"
     says = f"the job {what} ({stop.announcement.text.strip()[:160]}){moving}"
+    says += f"; but {stop.odd.says}: it did not end when told to, or something else had killed it" if stop.odd is not None else ""
     seen, unseen = ("preempted", "preemption_only") if stop.is_preemption else ("announced_stop", "announced_only")
-    sign = unseen if pace is None or is_open or stop.began is None else seen
+    sign = unseen if pace is None or is_open or stop.began is None or stop.odd is not None else seen
     sign = "stall_or_zone" if is_open and not stop.is_preemption else sign
     return [_finding(told, sign, began, pace, says)]
 
@@ -91,6 +95,12 @@ def _by_srun(line: Line) -> Finding:
     return Finding("planned_stop", "stop_after_fault", says, scope="stop", numbers={"failed_at": iso(line.at)}, cites=(cite_line(line),))
 
 
+def _behind(odd: OddTask) -> Finding:
+    says = f"the step was cancelled when a task had ended badly ({odd.says}): the cancel only ended the rest"
+    cites = (cite_line(odd.line), cite_line(odd.cancel))
+    return Finding("planned_stop", "stop_after_fault", says, scope="stop", numbers={"failed_at": iso(odd.line.at)}, cites=cites)
+
+
 def _is_limit(stop: Stop) -> bool:
     """Whether a limit of time ended it: no person decided that it should end now."""
     return stop.announcement is not None and stop.announcement.signature in TIME_LIMIT
@@ -107,6 +117,7 @@ def _ago(pace: Pace) -> str:
 def _finding(told: Story, sign: str, began: Line, pace: Pace | None, says: str) -> Finding:
     stop: Stop = told.stop
     lines = [line for line in (stop.announcement, stop.signal, began) if line is not None]
+    lines += [stop.odd.line] if stop.odd is not None else []
     lines += [fault.line for fault in told.first][:2]
     explains = tuple(sorted(told.logs.everyone)) if sign != "stop_after_fault" else ()
     numbers = {

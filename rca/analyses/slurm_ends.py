@@ -83,18 +83,23 @@ def _lost(told: Story) -> list[Finding]:
 def _ended(told: Story) -> list[Finding]:
     """The first end of a task in its file, where no order to stop stands before it and no other file tells another."""
     first: dict[str, Line] = {}
+    odd = told.stop.odd
+    is_behind = odd is not None and (odd.is_before or odd.is_alone)  # the order ended what that task left, or may have
     for line in told.logs.lines:  # by file and place
-        if line.signature == "slurm_task_exit" or line.signature in _ORDERS:
+        if line.signature == "slurm_task_exit" or (line.signature in _ORDERS and not is_behind):
             first.setdefault(line.evidence_id, line)
     found = {id(line): match for line in first.values() if (match := _TASK.search(line.text))}
     if len(first) != 1 or len(found) != 1 or any((x.signature or "").startswith("elastic_") for x in told.logs.lines):
         return []
     (line,), (match,) = first.values(), found.values()
     began = told.stop.began
-    if match["death"] not in _DEATHS or (began is not None and (began.evidence_id != line.evidence_id or began.place < line.place)):
+    if match["death"] not in _DEATHS or (
+        not is_behind and began is not None and (began.evidence_id != line.evidence_id or began.place < line.place)
+    ):
         return []
     alike = _alike(told, line, match)
-    says = f"srun says that {match['tasks']} on {match['host']} ended first: {match['death']}; which rank that is nothing tells"
+    says = f"srun says that {match['tasks']} on {match['host']} ended first: {match['death']}; "
+    says += f"by its number that is rank {line.rank}" if line.rank is not None else "which rank that is nothing tells"
     if alike:
         says += f"; others ended alike before srun ended any ({', '.join(alike[:4])}): which was first is not certain"
     sign = _DEATHS[match["death"]]
