@@ -998,6 +998,17 @@ class TestFatalXid:
     def test_a_root_without_a_time_is_only_mentioned(self) -> None:
         assert self.covered().kernel("host-c", "xid", None, code=79, pid=104).only("fatal_xid").sign == "doubtful_record"
 
+    def test_a_lost_gpu_of_a_boot_that_nothing_dates_needs_more_of_its_host(self) -> None:
+        """Neither the record nor the job bears an instant: the GPU may have been lost after the job stood, or the log be an old one."""
+        for rank, sign in ((None, "doubtful_record"), (0, "doubtful_record"), (5, "gpu_record")):
+            job = Job(steps=0).add("host_logs", "dmesg-host-c", host="host-c", last_uptime_s=1015.0)
+            if rank is not None:
+                job.log(rank, "gpu_handle_lost", None, "CUDA error: GPU is lost")
+            for line in job.rows["log_events"]:
+                line["logged_at"] = None
+            found = job.kernel("host-c", "xid", None, uptime_s=1015.0, code=79, gpu="0000:3b:00").only("fatal_xid")
+            assert (found.sign, found.hosts) == (sign, ("host-c",)), rank
+
 
 class TestQuietLog:
     def waiting(self, ranks: Iterable[int]) -> Job:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, step_at_end
 from rca.analyses._kernel_aside import Aside, aside_words, broken_beside, of_weight
+from rca.analyses._kernel_borne_out import is_borne_out
 from rca.analyses._kernel_events import UNNAMED, Record, waits_for_gpus
 from rca.analyses._kernel_first import first_roots
 from rca.analyses._kernel_others import MAX_CITES, bystander, peers, program, shared, unread_hosts
@@ -109,7 +110,8 @@ def _found(case: Tables, told: Story, seen: Scene) -> list[Finding]:
         first = first_roots(seen, told)
         later = [root for root in seen.roots if root not in first]
         by_clock = len(first) == 1 and any(told.logs.is_earlier_by_clock(first[0].line, root.line) for root in later)
-        return [_finding(case, told, seen, first, ordered_by="clock" if by_clock else None)]
+        sign = None if is_borne_out(case, told, seen, first) else "doubtful_record"
+        return [_finding(case, told, seen, first, sign=sign, ordered_by="clock" if by_clock else None)]
     if seen.node_wide:
         return [program(seen)]
     if seen.victims:
