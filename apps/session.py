@@ -95,8 +95,9 @@ class Session:
     def case(self, *, is_kept: bool = False) -> Case:
         """The case, built first if it is missing or out of date.
 
-        Where its place takes no case, it is built in a folder that ends with the session, and stderr says so: evidence that can be read is
-        answered. A place that was named with --case, or a case that is wanted for itself (`is_kept`), has no such substitute.
+        Where its place takes no case, it is built in a folder that ends with the session, and where no disk takes any, in memory; stderr says
+        so: evidence that can be read is answered. A place that was named with --case, or a case that is wanted for itself (`is_kept`), has
+        no such substitute.
         """
         from rca.case import Case, is_current
         from rca.errors import UnwritableCase
@@ -106,6 +107,7 @@ class Session:
         if self.export or not is_current(self.target, self.inventory):
             began = time.perf_counter()
             refused: list[UnwritableCase] = []
+            held: Case | None = None
             for place in self._places():
                 try:
                     self._build(place)
@@ -117,11 +119,14 @@ class Session:
                     self.target = place
                     break
             else:
-                raise refused[0]
+                if (held := self._hold()) is None:
+                    raise refused[0]
             if refused:
-                complain(f"{refused[0]} This time it lay in a temporary folder, and is gone at the end.")
+                complain(f"{refused[0]} This time it lay in {'memory' if held else 'a temporary folder'}, and is gone at the end.")
             self.build_s = time.perf_counter() - began - self.diagnose_s
             self.was_built = True
+            if held is not None:
+                return held
         return Case.open(self.target)
 
     def _build(self, place: Path) -> None:
@@ -134,6 +139,28 @@ class Session:
         else:
             means = Means(workers=len(os.sched_getaffinity(0)), memory_bytes=self.memory_bytes)
             build(self.inventory, place, _progress(self.inventory, self.told), self._judge, means)
+
+    def _hold(self) -> Case | None:
+        """The case in memory; None where that cannot be, or for more evidence than reading may take of it."""
+        from rca.batches import Means
+        from rca.building import hold
+        from rca.case import read_parquet
+        from rca.errors import UnwritableCase
+        from rca.linking import read_all
+        from rca.parts import Parts
+
+        files = self.export
+        sizes = [file.stat().st_size for file in files.values()] if files else [source.size_bytes for source in self.inventory.sources]
+        if sum(sizes) > Means(memory_bytes=self.memory_bytes).budget:
+            return None
+        made_of = {"fingerprint": self.inventory.fingerprint}
+        try:
+            if files is not None:
+                return hold(lambda name: read_parquet(files[name], name), made_of, self._judge)
+            read = read_all(self.inventory, Parts(None), _progress(self.inventory, self.told))
+            return hold(lambda name: [read.frames[name] if name in read.frames else read.parts.table(name)], made_of, self._judge)
+        except UnwritableCase:
+            return None
 
     def _places(self) -> Iterator[Path]:
         """Where the case may lie, one after the other: its place, this session's folder, the system's temporary folder."""

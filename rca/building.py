@@ -1,6 +1,7 @@
 """A folder of evidence in, one `case.duckdb` out.
 
 The file is a build product: written beside its place and moved in atomically. A kill at any moment leaves the old case or none, never half of one.
+Where no disk takes it, the same tables are held in memory.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from rca.types import Tables
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["build", "copy"]
+__all__ = ["build", "copy", "hold"]
 
 PART_FILES = (
     "CREATE TABLE part_files (table_name VARCHAR, place INTEGER, file VARCHAR, num_rows BIGINT)"  # files relative to the folder of the case
 )
+IN_MEMORY = ":memory:"  # DuckDB's name of a database without a file
 MEMORY_LIMIT = "256MB"  # of DuckDB while it takes in rows; beyond it spills to disk
 
 
@@ -89,6 +91,45 @@ def copy(
                     _insert(connection, name, frame, draft.parent)
         if judge is not None:
             _store(connection, draft, judge, target.parent)
+
+
+def hold(
+    chunks: Callable[[str], Iterable[pl.DataFrame]], made_of: Mapping[str, str], judge: Callable[[Tables], dict[str, pl.DataFrame]]
+) -> Case:
+    """The case in memory alone, from the rows of its tables (`made_of` as for `copy`): nothing is written, and it ends when it is closed."""
+    import duckdb
+
+    connection = duckdb.connect(IN_MEMORY, config={"threads": 1, "temp_directory": ""})
+    _declare(connection, made_of)
+    for name in TABLES:
+        if name not in JUDGED:
+            for frame in chunks(name):
+                _take(connection, name, frame)
+    for name, frame in judge(Case(Path(IN_MEMORY), connection)).items():
+        _take(connection, name, frame)
+    return Case(Path(IN_MEMORY), connection)
+
+
+class _Rows:
+    """Rows as DuckDB reads them without a library between: for polars' own frames it asks for pyarrow."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self.__arrow_c_stream__ = frame.__arrow_c_stream__
+
+
+def _take(connection: duckdb.DuckDBPyConnection, name: str, frame: pl.DataFrame) -> None:
+    """Rows into a table that is held in memory. Raises UnwritableCase: DuckDB before 2 asks for pyarrow after all."""
+    import duckdb
+
+    if not frame.height:
+        return
+    listed = ", ".join(f'"{column}"' for column in TABLES[name].schema.names())
+    connection.register("taken", _Rows(frame))
+    try:
+        connection.execute(f'INSERT INTO "{name}" SELECT {listed} FROM taken')
+    except duckdb.Error as error:
+        raise UnwritableCase(IN_MEMORY, str(error).splitlines()[0]) from None
+    connection.unregister("taken")
 
 
 def _store(connection: duckdb.DuckDBPyConnection, draft: Path, judge: Callable[[Tables], dict[str, pl.DataFrame]], home: Path) -> None:

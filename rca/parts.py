@@ -30,7 +30,8 @@ class PartFile:
 class Parts:
     """Rows on their way to the case. A table's rows keep the order in which they were taken in."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
+        """`folder`: of the files; None keeps all rows in memory, where no disk takes them."""
         self._folder = folder
         self._waiting: dict[str, list[pl.DataFrame]] = defaultdict(list)
         self._ids: dict[str, list[str]] = defaultdict(list)  # evidence_id of each waiting frame; "" = its rows carry their own
@@ -49,7 +50,7 @@ class Parts:
         self._waiting[table].append(frame)
         self._ids[table].append(evidence_id)
         self._num_waiting[table] += frame.height
-        if self._num_waiting[table] >= BATCH_ROWS:
+        if self._folder is not None and self._num_waiting[table] >= BATCH_ROWS:
             self._write(table)
 
     def take(self, table: str, files: Iterable[PartFile]) -> None:
@@ -64,6 +65,7 @@ class Parts:
             self._write(table)
 
     def _write(self, table: str) -> None:
+        assert self._folder is not None, "rows that are kept in memory go to no file"
         frame = self._taken(table)
         self._waiting[table], self._ids[table], self._num_waiting[table] = [], [], 0
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +77,7 @@ class Parts:
         self._waiting[table], self._ids[table], self._num_waiting[table] = [], [], 0
         old, self.files[table] = self.files[table], []
         for number, file in enumerate(old):
+            assert self._folder is not None, "rows that are kept in memory lie in no file"
             self._folder.mkdir(parents=True, exist_ok=True)
             frame = change(pl.read_parquet(file.path, glob=False))
             self.files[table].append(_written(frame, self._folder / f"{table}-linked-{number:05d}.parquet"))

@@ -454,6 +454,22 @@ def test_a_verdict_needs_no_place_for_the_case(how: str, evidence: Path, tmp_pat
         evidence.chmod(0o755)
 
 
+def test_a_verdict_needs_no_room_on_any_disk(evidence: Path) -> None:
+    """Held in memory, with the same answer."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    try:
+        done = call("diagnose", evidence, "--json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (done.code, len(done.err.splitlines())) == (0, 1), done.err
+    assert "in memory" in done.err
+    assert not (evidence / "case.duckdb").exists()
+    assert {**done.doc, "timing": None} == {**call("diagnose", evidence, "--json").doc, "timing": None}
+
+
 def test_a_path_with_spaces_and_quotes_is_a_path(tmp_path: Path) -> None:
     folder = copy_case(SAMPLE, tmp_path / 'it\'s a "job" $(x)')
     assert call("diagnose", folder, "--json").code == 0
