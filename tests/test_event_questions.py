@@ -987,6 +987,12 @@ class TestFatalXid:
         assert (found.sign, found.ranks, found.hosts) == ("not_counted_unread", (), ())
         assert "was stopped by then" in found.says
 
+    @pytest.mark.parametrize(("seconds", "beside"), [(5000, ["host-c"]), (-5000, [])])
+    def test_a_gpu_lost_after_the_job_is_met_by_a_restart(self, seconds: int, beside: list[str]) -> None:
+        """It did not end the job, and one lost before the job was back when that ran."""
+        found = self.covered().kernel("host-c", "xid", seconds, code=79, gpu="0000:3b:00").only("fatal_xid")
+        assert (found.sign, [row["host"] for row in found.numbers.get("broken_beside", ())]) == ("not_counted", beside)
+
     def test_seconds_since_boot_place_a_record(self) -> None:
         job = self.covered().add("hosts", "hosts", host="host-c", boot_at=at(-1000))
         assert job.kernel("host-c", "xid", None, uptime_s=1015.0, code=79, pid=104).only("fatal_xid").ranks == (4,)

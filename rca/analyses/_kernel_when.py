@@ -26,6 +26,7 @@ from rca.types import Tables
 
 __all__ = [
     "AFTER",
+    "AFTER_IT",
     "BEFORE",
     "ENDED_BY_THEN",
     "OTHER_FIRST",
@@ -48,6 +49,7 @@ NEAR_THE_END: Final = timedelta(hours=1)  # of the logs: without other evidence,
 # why a record of the job's own time does not count as its first fault
 OUTLIVED: Final = "the job made more steps after it"
 ENDED_BY_THEN: Final = "the job had failed or was stopped by then"
+AFTER_IT: Final = "after the job"
 OTHER_FIRST: Final = "a program of another host failed by itself, and no clock tells that this was before"
 LAST_WORDS_S: Final = 60.0  # a panic so near the end of its host's log ended the host: what follows is its trace
 DEVICE_ERRORS: Final = frozenset({"gpu_memory_error", "gpu_error", "unspecified_failure", "illegal_access"})  # of victims of a lost link
@@ -248,8 +250,10 @@ def reasons(
         elif r.line.at is not None and span is None:
             found[key] = "the logs go on for long after it, and when the job ran is not told"
         elif r.line.at is not None and span is not None:
-            when = "before" if r.line.at < span[0] else "after"
+            is_later = r.line.at > span[1]
             found[key] = (
-                f"{when} the job" if told.logs.span is not None else f"long {when} the last records of GPUs; when the job ran is not told"
+                (AFTER_IT if is_later else "before the job")
+                if told.logs.span is not None
+                else f"long {'after' if is_later else 'before'} the last records of GPUs; when the job ran is not told"
             )
     return found

@@ -33,7 +33,7 @@ from rca.analyses._kernel_policy import policy_of, ruled, sites_rule
 from rca.analyses._kernel_programs import has_steps
 from rca.analyses._kernel_roots import FAR, Scene, cites_of, scene
 from rca.analyses._kernel_users import users_of
-from rca.analyses._kernel_when import ENDED_BY_THEN, OTHER_FIRST, OUTLIVED
+from rca.analyses._kernel_when import AFTER_IT, ENDED_BY_THEN, OTHER_FIRST, OUTLIVED
 from rca.analyses._kernel_who import WEAK_SIGN, contradicts, cut_off, ranks_of
 from rca.analyses._kernel_words import counted, examples, followers, named, on_devices, when
 from rca.analyses._words import iso, ranks_text
@@ -81,9 +81,9 @@ _SIGN_OF_CAUSE: Mapping[str, str] = {
     "unknown": "doubtful_record",
 }
 _SIGN_OF_KIND: Mapping[str, str] = {"aer": "pcie_record", "hung_task": "hung_task_record"}  # they name no culprit of their own
-IN_JOBS_TIME: Final = frozenset(
-    {OUTLIVED, ENDED_BY_THEN, OTHER_FIRST, FAR}
-)  # why a record of the job's time, or of its day, does not count
+LASTING: Final = frozenset(
+    {OUTLIVED, ENDED_BY_THEN, OTHER_FIRST, AFTER_IT, FAR}
+)  # why a record of the job's time, of its day or of later does not count: a restart meets its fault all the same
 _BROKEN: Final = frozenset({"gpu_fault", "gpu_memory_fault"})
 
 
@@ -154,8 +154,8 @@ def _with_aside(finding: Finding, seen: Scene) -> Finding:
 
 
 def _with_beside(finding: Finding, told: Story, seen: Scene) -> Finding:
-    """A finding with the hosts of the job that it does not name and whose own record, of the job's time, shows a broken GPU or link."""
-    records = [*seen.roots, *(r for r, why in seen.aside if why in IN_JOBS_TIME)]
+    """A finding with the hosts of the job that it does not name and whose own record, not of before it, shows a broken GPU or link."""
+    records = [*seen.roots, *(r for r, why in seen.aside if why in LASTING)]
     beside = broken_beside([r for r in records if not told.logs.hosts or told.logs.ranks_on(r.host)], finding.hosts)
     return replace(finding, numbers={**finding.numbers, "broken_beside": beside}) if beside else finding
 
