@@ -124,6 +124,7 @@ def condition(judgement: Judgement) -> str:
     if verdict.cause != "healthy" and (when is not None or verdict.step is not None):
         what = "told to stop" if _was_told_to_stop(judgement) else "first failing"
         what += " after" if verdict.failed_at is None and when is not None else " at"
+        what = "slow already at" if _is_slow_from_start(judgement) else what
         moment = [_moment(when)] if when is not None else []
         parts.append(f"{what} {', '.join([*moment, *([f'step {verdict.step}'] if verdict.step is not None else [])])}")
     return "; ".join(parts) + "."
@@ -134,6 +135,13 @@ def _was_told_to_stop(judgement: Judgement) -> bool:
     verdict = judgement.verdict
     is_bare = any(f.sign == "bare_stop" for o in judgement.outcomes for f in o.findings)
     return CAUSES[verdict.cause].attribution == "planned" or (is_bare and verdict.cause == "unknown" and not verdict.ranks)
+
+
+def _is_slow_from_start(judgement: Judgement) -> bool:
+    """Whether the accused were slow already in the first steps on record, so that no onset is known."""
+    verdict = judgement.verdict
+    told = (f for o in judgement.outcomes for f in o.findings if f.ranks == verdict.ranks and f.numbers.get("is_from_start"))
+    return verdict.cause == "slow_rank" and any(told)
 
 
 def how_ended(judgement: Judgement) -> str | None:

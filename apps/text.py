@@ -13,6 +13,7 @@ from apps.decision import first_lines, why_parts
 from apps.headline import cause_words, condition, headline, percent, ranks_ranges, ranks_words
 from apps.plain import one_line
 from rca.causes import means
+from rca.weighing import SLOWING, sign_of
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
@@ -138,7 +139,8 @@ def _aside(finding: Finding, findings: Sequence[Finding], supports: set[str], an
         return " (accuses nobody)"
     for number, cause in enumerate(findings, 1):
         if cause.id in supports and finding.ranks and set(finding.ranks) <= set(cause.explains):
-            return f" (explained by {number}.)"
+            is_slow = sign_of(finding).family in SLOWING  # which began before the end, and ends no job
+            return f" (a second matter beside {number}.: slowness ends no job)" if is_slow else f" (explained by {number}.)"
     return " (speaks against this verdict)" if finding.ranks and not set(finding.ranks) & set(answer) else ""
 
 

@@ -3,8 +3,8 @@
 A finding that names groups carries `cover` in its numbers: the smallest groups (or hosts) that the outliers fit into, each with `group`, `kind`,
 `ranks`, `outliers` and `suspects` (of the outliers those that do not only wait). The plan takes all hosts of the cover out at once, which is
 quick and takes innocents along; ByteRobust (SOSP'25, arXiv 2509.16293, section 5) accepts 6 to 7 of 8. The alternative takes out the hosts of
-the suspects only, and proves the rest by a dual-phase replay if the fault comes back. Both are priced in GPU-hours. The plan is what is advised, as in
-ByteRobust: it needs no replay to succeed before the job runs again. The way with fewer is told beside it, for whoever can let the job wait.
+the suspects only, and proves the rest by a dual-phase replay if the fault comes back. Both are priced in GPU-hours. The plan is what is advised, as
+in ByteRobust: it needs no replay to succeed before the job runs again. The way with fewer is told beside it, for whoever can let the job wait.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from rca.catalogues import cached, is_sites, rows
 from rca.types import Finding, Outcome, Sign
 
 __all__ = [
+    "FIRM_BITS",
+    "SLOWING",
     "Gain",
     "Gains",
     "Key",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from _decision import advised, verdict
 
 from rca.types import Finding
 from rca.weighing import explained
@@ -27,3 +28,11 @@ SLOW = Finding("slow_rank", "slow_compute", "slow", ranks=(4,))
 )
 def test_slowness_ends_no_job(other: Finding, *, is_second: bool) -> None:
     assert explained([SLOW, other]) == ({SLOW.id: other.id} if is_second else {})
+
+
+def test_the_advice_names_what_ended_the_job_first_and_the_slow_rank_after_it() -> None:
+    dead = Finding("process_death", "killed", "dead", ranks=(5,))
+    because = advised(verdict("process_killed"), (dead, SLOW)).because
+    assert because.startswith("by whom the process was killed is not told")
+    assert "rank 4 (host-c) was slower than its peers; check that host or leave it out before the restart" in because
+    assert "slower" not in advised(verdict("process_killed"), (dead, Finding("slow_rank", "was_slow", "", ranks=()))).because

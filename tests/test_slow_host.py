@@ -18,8 +18,8 @@ RANKS, A_HOST, STEPS, BEGAN = 32, 8, 60, 30
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
-def steps(times: Mapping[int, float], stage: Mapping[int, int] | None = None) -> MemoryCase:
-    """All ranks compute 1 s, some of them so many times as long from step BEGAN on."""
+def steps(times: Mapping[int, float], stage: Mapping[int, int] | None = None, *, began: int = BEGAN) -> MemoryCase:
+    """All ranks compute 1 s, some of them so many times as long from step `began` on."""
     chance = np.random.default_rng(5)
     rows = [
         {
@@ -28,7 +28,7 @@ def steps(times: Mapping[int, float], stage: Mapping[int, int] | None = None) ->
         }
         for rank in range(RANKS)
         for step in range(STEPS)
-        for took in [(times.get(rank, 1.0) if step >= BEGAN else 1.0) * (1 + 0.002 * chance.standard_normal())]
+        for took in [(times.get(rank, 1.0) if step >= began else 1.0) * (1 + 0.002 * chance.standard_normal())]
     ]  # fmt: skip
     ranks = [{"evidence_id": "map", "record": f"E{rank}", "rank": rank, "host": f"host-{rank // A_HOST}"} for rank in range(RANKS)]
     groups = [{"evidence_id": "map", "record": "E0", "group_id": f"tp:{g}", "kind": "tp", "size": 4} for g in range(RANKS // 4)]
@@ -67,3 +67,12 @@ def test_where_nothing_dates_the_job_a_record_days_before_the_end_of_its_log_is_
     case = MemoryCase({"host_logs": TABLES["host_logs"].rows([log]), "kernel_events": TABLES["kernel_events"].rows([event])})
     assert (("k", "L1") in past(case, None)) is is_past
     assert past(case, (at, NOON)) == frozenset()  # where the job is dated, the instant itself decides
+
+
+@pytest.mark.parametrize(
+    ("began", "says"), [(0, "at least since step 2, the first that was compared, to 59"), (BEGAN, "from step 30 to 59")]
+)
+def test_of_a_rank_that_is_slow_where_the_record_begins_no_onset_is_told(began: int, says: str) -> None:
+    (finding,) = ask(steps({9: 1.5}, dict.fromkeys(range(RANKS), 0), began=began), "slow_rank").findings
+    assert says in finding.says
+    assert finding.numbers.get("is_from_start", False) == (began == 0)

@@ -224,7 +224,11 @@ def _finding(sign: str, slow: Sequence[Rise], measured: Times, rows: pl.DataFram
         numbers["ratio"] = round(math.exp(worst.height), 3)
         own = f"{own_s:.3g} s a step{' at most' if len(slow) > 1 else ''}"
         says = f"{who}: computation took {_ratios(slow, ranks, numbers)} ({own}, others {others_s:.3g} s)"
-    says += f" from step {first} to {last}"
+    if min(rise.first for rise in slow) == 0:  # slow already where the record begins: when that began nothing tells
+        numbers["is_from_start"] = True
+        says += f" at least since step {first}, the first that was compared, to {last}"
+    else:
+        says += f" from step {first} to {last}"
     if tax is not None:
         healthy_s, present_s = tax
         numbers |= {"tax": round(1 - healthy_s / present_s, 4), "step_s": round(present_s, 6), "is_step_measured": not is_lasting}

@@ -26,6 +26,7 @@ from rca.decision.recovery import recovery
 from rca.decision.restart_checks import restart_checks
 from rca.decision.retries import CAPPED, fault_of, retries
 from rca.decision.shrink import is_needed, shrink
+from rca.decision.slow_beside import slow_beside
 from rca.decision.steps import next_steps
 from rca.decision.stop_time import stop_time_checks
 from rca.decision.tree import FLAPS, SURE, branch_of
@@ -125,6 +126,8 @@ def advise(
     reason = reason or because(verdict, roster, action, findings, back, rule if is_ruled else None, goes_on=goes_on)
     if evict and action != "shrink" and site.spares is not None and is_needed(len(evict), site.spares):
         reason += f"; {_short(len(evict), site.spares)}"
+    if action != "none" and (slow := slow_beside(verdict, findings, roster, evict)):
+        reason += f"; {slow}"
     return Advice(
         action=action,
         evict_hosts=tuple(node_name(roster.spelled(host)) for host in evict),
