@@ -29,12 +29,12 @@ _PARTS: Final = (
         "model",
         re.compile(
             r"(?i)^(?:model|module|network|net|state_dict|weight|param|parameter|ema|policy|actor|critic|encoder|decoder|embedding)s?(?![a-z])"
-            r"|model\d*$|layers?[._]\d|(?:weight|bias)$"
+            r"|model[0-9]*$|layers?[._][0-9]|(?:weight|bias)$"
         ),
     ),
 )
 _INNER: Final = re.compile(
-    r"(?i)^(?:mp_rank_\d+(?:_\d+){0,2}|tp_rank_\d+.{0,20}|weights|model|optim(?:izer)?|dist_ckpt|pytorch_model_fsdp_\d+|optimizer_\d+)$"
+    r"(?i)^(?:mp_rank_[0-9]+(?:_[0-9]+){0,2}|tp_rank_[0-9]+.{0,20}|weights|model|optim(?:izer)?|dist_ckpt|pytorch_model_fsdp_[0-9]+|optimizer_[0-9]+)$"
 )
 
 

@@ -19,7 +19,7 @@ Reader = Callable[[Sequence[str], str | None], Iterator[Fact]]  # lines, host ->
 _FROZEN: Final = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.-]{0,80})(?:\[[\w,. -]{0,80}\])?(?:==(?P<version>[\w.+!-]{1,80})| @ (?P<url>\S{1,400}))(?: {0,9};.{0,200})?$"
 )
-_LISTED: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]{0,80}) {1,80}(?P<version>\d[\w.+!-]{0,80})(?: {1,80}\S{1,300})?$")
+_LISTED: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]{0,80}) {1,80}(?P<version>[0-9][\w.+!-]{0,80})(?: {1,80}\S{1,300})?$")
 _LIST_HEAD: Final = re.compile(r"Package +Version\b")
 _VARIABLE: Final = re.compile(r"(?:export |declare -x )?(?P<name>[A-Za-z_]\w{0,100})=(?P<value>.{0,1500})")
 _FAMILY: Final = re.compile(rf"(?:export |declare -x )?{FAMILIES.pattern}=")
@@ -39,10 +39,10 @@ _COLLECTED: Final[Mapping[str, str]] = {
     "HIP runtime version": "hip",
 }
 _SAID: Final = re.compile(r"\s{0,4}(?P<name>[A-Z][\w ]{1,40}?) {0,60}: ?(?P<value>\S.{0,300})$")
-_IN_COLLECT: Final = re.compile(r"\[(?:pip3?|conda)\] (?P<name>[A-Za-z0-9][\w.-]{0,80})(?:==| {1,40})(?P<version>\d[\w.+!-]{0,80})")
-_SMI: Final = re.compile(r"NVSMI LOG=|\| NVIDIA-SMI \d")
+_IN_COLLECT: Final = re.compile(r"\[(?:pip3?|conda)\] (?P<name>[A-Za-z0-9][\w.-]{0,80})(?:==| {1,40})(?P<version>[0-9][\w.+!-]{0,80})")
+_SMI: Final = re.compile(r"NVSMI LOG=|\| NVIDIA-SMI [0-9]")
 _SMI_TABLE: Final = re.compile(
-    r"Driver Version: {0,9}(?P<nvidia_driver>\d[\d.]{2,20}) {1,20}CUDA Version: {0,9}(?P<cuda_driver>\d[\d.]{1,10})"
+    r"Driver Version: {0,9}(?P<nvidia_driver>[0-9][0-9.]{2,20}) {1,20}CUDA Version: {0,9}(?P<cuda_driver>[0-9][0-9.]{1,10})"
 )
 _SMI_FIELD: Final[Mapping[str, str]] = {
     "Driver Version": "nvidia_driver",

@@ -34,8 +34,8 @@ _NAMED_BY: Final = (
     "hash:",
     "firmware:",
 )  # the rest is the name of a package, file or device, and the value a version of it
-_DRIVER: Final = re.compile(r"(?<![\d.])(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)(?![\d.])")
-_PYTHON: Final = re.compile(r"(?:Python )?(\d\.\d{1,3}\.\d{1,3})\b")
+_DRIVER: Final = re.compile(r"(?<![0-9.])([0-9]{3,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)(?![0-9.])")
+_PYTHON: Final = re.compile(r"(?:Python )?([0-9]\.[0-9]{1,3}\.[0-9]{1,3})\b")
 _KNOWN: Final[Mapping[str, tuple[str, ...]]] = {  # component -> spellings, with _ for every blank, dash and dot
     "nvidia_driver": (
         "driver",

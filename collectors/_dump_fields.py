@@ -41,7 +41,7 @@ FIELDS = (
     "is_p2p",
     "thread_id",
 )
-P2P_NAME = re.compile(r"(?:send|recv)\s+(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
+P2P_NAME = re.compile(r"(?:send|recv)\s+([0-9]{1,7})\s*(->|<-)\s*([0-9]{1,7})")
 _NUMBER, _TEXT, _FLAG = (frozenset({kind, type(None)}) for kind in (int, str, bool))
 SCALARS = {
     **dict.fromkeys(("record_id", "collective_seq_id", "p2p_seq_id", "op_id", "timeout_ms", "time_created_ns"), _NUMBER),

@@ -12,7 +12,7 @@ from rca.group_ids import group_id
 
 __all__ = ["Ranks", "group_id", "group_kind", "parse_ranks", "plain_text", "unlisted_group_id"]
 
-_RANKS = re.compile(r"[\[\](){}\s,\d]*")
+_RANKS = re.compile(r"[\[\](){}\s,0-9]*")
 MAX_RANK = 1 << 31
 MAX_KNOWN = 4096  # descriptions whose kind is remembered
 MAX_RANKS = 1_000_000  # members of one group; more is not a list of ranks

@@ -17,17 +17,17 @@ __all__ = ["Said", "gpu_of", "said", "xid_of"]
 
 MAX_CHARS: Final = 4000
 _BRACKET: Final = re.compile(r"\s{0,8}\[(?P<codes>[A-Za-z0-9_.:,\- ]{1,300})\]")
-_CODE: Final = re.compile(r"(?=[^\d_]{0,80}[\d_])[A-Za-z0-9_.:\-]{1,80}")  # a level of a log is none
+_CODE: Final = re.compile(r"(?=[^0-9_]{0,80}[0-9_])[A-Za-z0-9_.:\-]{1,80}")  # a level of a log is none
 _ERROR_CODE: Final = re.compile(r"\b(?:Error|Fault) ?Code[:=] ?(?P<code>[A-Za-z0-9_.\-]{1,80})", re.I)
 _ACTION: Final = re.compile(r"\bRecommended ?Action(?:[:=]| is) {0,4}(?P<action>[A-Za-z][A-Za-z0-9_]{0,60})", re.I)
 _PCI: Final = re.compile(r"\bPCI[: =]{1,3}(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?)(?![0-9a-f:])", re.I)
 _ADDRESS: Final = re.compile(r"(?<![0-9a-f:])(?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?)(?![0-9a-f:])", re.I)
 _UUID: Final = re.compile(r"\b(?P<uuid>GPU-[0-9A-Za-z](?:[0-9A-Za-z\-]{2,60}))")
-_GPU: Final = re.compile(r"\bGPU(?:[:#=]| index | id | number | ) {0,2}(?P<gpu>\d{1,3})\b(?![.:%]\d| ?(?:x|GB|GiB|GPUs|of)\b)", re.I)
+_GPU: Final = re.compile(r"\bGPU(?:[:#=]| index | id | number | ) {0,2}(?P<gpu>[0-9]{1,3})\b(?![.:%][0-9]| ?(?:x|GB|GiB|GPUs|of)\b)", re.I)
 _XID: Final = re.compile(
-    r"(?<![A-Za-z])(?:nvidia|gpu)?_?Xid(?:[ _-]?(?:error|code))?s?[ _:#=\-]{0,3}(?:\([^)]{0,60}\) ?: ?)?(?P<xid>\d{1,3})(?!\d)", re.I
+    r"(?<![A-Za-z])(?:nvidia|gpu)?_?Xid(?:[ _-]?(?:error|code))?s?[ _:#=\-]{0,3}(?:\([^)]{0,60}\) ?: ?)?(?P<xid>[0-9]{1,3})(?![0-9])", re.I
 )
-_XID_CODE: Final = re.compile(r"(?:(?:nvidia|gpu)?_?xid(?:_?error)?[ _:\-]{0,3})(?P<xid>\d{1,3})(?:_?(?:error|warning))?", re.I)
+_XID_CODE: Final = re.compile(r"(?:(?:nvidia|gpu)?_?xid(?:_?error)?[ _:\-]{0,3})(?P<xid>[0-9]{1,3})(?:_?(?:error|warning))?", re.I)
 
 _SXID: Final = re.compile(r"(?:(?<![a-z])|syslogs|nvidia|gpu)s_?xid", re.I)  # a switch's; SysLogsXIDError is none
 

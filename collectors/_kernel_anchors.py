@@ -18,7 +18,7 @@ from collectors._kernel_prefix import Line, peel
 
 __all__ = ["MARKERS", "Anchors"]
 
-_EPOCH: Final = re.compile(r".{0,2000}?(?: TIME |\[sent |audit\()(\d{10}(?:\.\d{3})?)(?:/real \d|:\d| |$)")
+_EPOCH: Final = re.compile(r".{0,2000}?(?: TIME |\[sent |audit\()([0-9]{10}(?:\.[0-9]{3})?)(?:/real [0-9]|:[0-9]| |$)")
 _AUDIT: Final = b"audit(1"
 MARKERS: Final = (
     "Linux version ",
@@ -27,7 +27,7 @@ MARKERS: Final = (
     "Clock change detected",
     "ime has been changed",
 )  # of lines to be shown to `mark`
-_START: Final = re.compile(r"Linux version \d|-- Boot (?P<boot>[0-9a-f]{32})|-- Reboot --")
+_START: Final = re.compile(r"Linux version [0-9]|-- Boot (?P<boot>[0-9a-f]{32})|-- Reboot --")
 _SET: Final = re.compile(r"(?:.{0,80}: )?(?:Clock change detected|(?:System t|T)ime has been changed)")
 _MARKED: Final = ("Linux version ", "-- ")
 _MONTHS: Final = {name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}

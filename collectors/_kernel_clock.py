@@ -13,7 +13,7 @@ from rca.catalogues import rows as catalogue_rows
 
 __all__ = ["NO_STAMP", "Stamp", "gap_s", "wall_stamp"]
 
-_TIME: Final = r"(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+_TIME: Final = r"(?P<time>[0-9][0-9]:[0-9][0-9]:[0-9][0-9])(?:[.,](?P<fraction>[0-9]{1,9}))?"
 _DELTA: Final = r"(?: <[^>\n]{0,24}>)?"  # dmesg -d beside another form
 _ENDS: Final = r"(?:\s+|$)"
 # Hours that a zone is ahead of UTC, of names that mean one zone wherever the host stands; CST and IST are used for several.
@@ -23,41 +23,45 @@ _HOURS: Final = (
 )
 _ZONES: Final = {name: int(hours) for name, hours in (pair.split("=") for pair in _HOURS.split())}
 _ZONE_NAME: Final = rf"(?:{'|'.join((*_ZONES, 'CST', 'IST'))})\b"
-_OFFSET: Final = r"[+-]\d\d(?::?\d\d)?"
-_ISO: Final = re.compile(  # dmesg iso 2024-04-29T14:55:41,678628+02:00; journal "Tue 2025-01-21 04:41:44 UTC"; Talos [...Z]:; Go 2025/01/21 04:41:44
-    rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>\d{{4}}(?P<mark>[-/])\d\d(?P=mark)\d\d)[T _]{_TIME}(?P<zone> ?(?:{_ZONE_NAME}|{_OFFSET})(?!\w|:\S))?"
-    rf"(?:(?<=\d\d) {_ZONE_NAME}(?!:))?[\"']?\]?:?{_ENDS}"
+_OFFSET: Final = r"[+-][0-9][0-9](?::?[0-9][0-9])?"
+_ISO: Final = (
+    re.compile(  # dmesg iso 2024-04-29T14:55:41,678628+02:00; journal "Tue 2025-01-21 04:41:44 UTC"; Talos [...Z]:; Go 2025/01/21 04:41:44
+        rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>[0-9]{{4}}(?P<mark>[-/])[0-9][0-9]"
+        rf"(?P=mark)[0-9][0-9])[T _]{_TIME}(?P<zone> ?(?:{_ZONE_NAME}|{_OFFSET})(?!\w|:\S))?"
+        rf"(?:(?<=[0-9][0-9]) {_ZONE_NAME}(?!:))?[\"']?\]?:?{_ENDS}"
+    )
 )
 _CTIME: Final = re.compile(  # dmesg -T [Sun Feb 23 16:24:18 2025], in any language
-    rf"\[(?:[^\s\]\d]{{1,12}} +)?(?P<a>[^\s\]]{{1,12}}) +(?P<b>[^\s\]]{{1,12}}) +{_TIME} (?P<year>\d{{4}}){_DELTA}\] ?"
+    rf"\[(?:[^\s\]0-9]{{1,12}} +)?(?P<a>[^\s\]]{{1,12}}) +(?P<b>[^\s\]]{{1,12}}) +{_TIME} (?P<year>[0-9]{{4}}){_DELTA}\] ?"
 )
 # Mon Mar  2 08:12:07 2026, also with the zone before the year; GPFS writes a colon behind it.
 _DATE: Final = re.compile(
-    rf"[A-Z][a-z]{{2}} (?P<a>[A-Z][a-z]{{2}}) +(?P<b>\d{{1,2}}) {_TIME}(?: (?P<zone>{_ZONE_NAME}))? (?P<year>\d{{4}}):?{_ENDS}"
+    rf"[A-Z][a-z]{{2}} (?P<a>[A-Z][a-z]{{2}}) +(?P<b>[0-9]{{1,2}}) {_TIME}(?: (?P<zone>{_ZONE_NAME}))? (?P<year>[0-9]{{4}}):?{_ENDS}"
 )
 # Syslog and journal short Dec  2 11:38:27; some daemons put the year before; fabric manager [Jul 23 2024 07:53:55].
 _SYSLOG: Final = re.compile(
-    rf"\[?(?:(?P<first_year>\d{{4}}) )?(?P<a>[^\s\[\]]{{1,12}}) +(?P<b>[^\s\[\]]{{1,12}})(?: +(?P<year>\d{{4}}))? +{_TIME}\]?{_ENDS}"
+    rf"\[?(?:(?P<first_year>[0-9]{{4}}) )?(?P<a>[^\s\[\]]{{1,12}}) +(?P<b>[^\s\[\]]{{1,12}})(?: +(?P<year>[0-9]{{4}}))? +{_TIME}\]?{_ENDS}"
 )
 # I1025 02:19:08.002792 1 health.go:151]; torch writes [E210 02:06:33.321131395 file:line], the month without its zero.
-_KLOG: Final = re.compile(rf"\[?[IWEF](?P<month>\d{{1,2}})(?P<day>\d\d) {_TIME} +(?:\d{{1,9}} +)?[^\s\]]{{1,200}}\] ?")
+_KLOG: Final = re.compile(rf"\[?[IWEF](?P<month>[0-9]{{1,2}})(?P<day>[0-9][0-9]) {_TIME} +(?:[0-9]{{1,9}} +)?[^\s\]]{{1,200}}\] ?")
 _CONDITION: Final = re.compile(  # node conditions of Kubernetes: the second stamp is the change, the first one only a sign of life
-    r"(?P<type>[A-Z]\w{2,63}) +(?:True|False|Unknown) +(?:[A-Z][a-z]{2}, [^\n]{20,26}? [+-]\d{4}) +"
-    rf"[A-Z][a-z]{{2}}, (?P<day>\d\d) (?P<month>[A-Z][a-z]{{2}}) (?P<year>\d{{4}}) {_TIME} (?P<zone>[+-]\d{{4}}) +\S{{1,64}} +"
+    r"(?P<type>[A-Z]\w{2,63}) +(?:True|False|Unknown) +(?:[A-Z][a-z]{2}, [^\n]{20,26}? [+-][0-9]{4}) +"
+    rf"[A-Z][a-z]{{2}}, (?P<day>[0-9][0-9]) (?P<month>[A-Z][a-z]{{2}}) (?P<year>[0-9]{{4}}) {_TIME} (?P<zone>[+-][0-9]{{4}}) +\S{{1,64}} +"
 )
 _SEL: Final = re.compile(  # ipmitool; FreeIPMI Dec-14-2022
-    rf"(?:(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}}|\d\d)|(?P<name>[A-Z][a-z]{{2}})-(?P<day2>\d\d)-(?P<year2>\d{{4}})) +\| +{_TIME}"
+    rf"(?:(?P<month>[0-9][0-9])/(?P<day>[0-9][0-9])/(?P<year>[0-9]{{4}}|[0-9][0-9])"
+    rf"|(?P<name>[A-Z][a-z]{{2}})-(?P<day2>[0-9][0-9])-(?P<year2>[0-9]{{4}})) +\| +{_TIME}"
     rf"(?: (?P<half>[AP]M))?(?: (?P<zone>{_ZONE_NAME}))? +\| "
 )
-_EPOCH: Final = re.compile(r"(?P<s>[1-9]\d{9})\.(?P<us>\d{6}) ")  # journal short-unix
+_EPOCH: Final = re.compile(r"(?P<s>[1-9][0-9]{9})\.(?P<us>[0-9]{6}) ")  # journal short-unix
 _CLOCK: Final = re.compile(rf"\[?{_TIME}\]?\s+")
 SAME_BOOT_S: Final = 60.0  # two clocks of one boot differ by less: a log may be written late
 _ROUNDS_S: Final = {
     -1: 86_400.0,
     5: 366 * 86_400.0,
 }  # where "T" stands in a local stamp (not at all: no date) -> after which it begins anew
-_NUMBERED_MONTH: Final = re.compile(r"(\d{1,2})[月월]")
-_DAY: Final = re.compile(r"(\d{1,2})[.,]?")
+_NUMBERED_MONTH: Final = re.compile(r"([0-9]{1,2})[月월]")
+_DAY: Final = re.compile(r"([0-9]{1,2})[.,]?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,17 @@ __all__ = ["Entries", "entries_of"]
 HEAD_LINES: Final = 12  # within which a form shows itself
 MAX_ENTRY: Final = 2000  # lines of an entry that are kept; the journal's longest have some sixty
 MAX_OPEN: Final = 32  # objects within each other
-_CURSOR: Final = re.compile(r"__CURSOR=s=|__REALTIME_TIMESTAMP=\d")
-_VERBOSE: Final = re.compile(r"(?P<stamp>[^\s\[]{1,12} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? [^\s\[]{1,8}) \[s=[0-9a-f]{32};")
+_CURSOR: Final = re.compile(r"__CURSOR=s=|__REALTIME_TIMESTAMP=[0-9]")
+_VERBOSE: Final = re.compile(
+    r"(?P<stamp>[^\s\[]{1,12} [0-9]{4}-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9]"
+    r"(?:\.[0-9]{1,6})? [^\s\[]{1,8}) \[s=[0-9a-f]{32};"
+)
 _FIELD: Final = re.compile(r"\s{0,8}(?P<key>[A-Z_][A-Z0-9_]{0,63})=(?P<value>.*)")
 _BINARY: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")  # of the export: the value follows, behind its length in eight bytes
 _KERNELS: Final = re.compile(rb"_TRANSPORT\"?\s{0,2}[=:]\s{0,2}\"?kernel|\"dmesg\"\s{0,2}:")
-_RECORD: Final = re.compile(r"(?:Record|SeqNumber)\s{0,12}[:=]\s{0,12}\d")  # of a controller of Dell: racadm getsel
+_RECORD: Final = re.compile(r"(?:Record|SeqNumber)\s{0,12}[:=]\s{0,12}[0-9]")  # of a controller of Dell: racadm getsel
 _PAIR: Final = re.compile(r"\s{0,4}(?P<key>[A-Z][\w/ ]{0,24}?)\s{0,12}[:=] {1,12}(?P<value>.{1,2000})")
-_AMERICAN: Final = re.compile(r"(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d)")
+_AMERICAN: Final = re.compile(r"([0-9][0-9])/([0-9][0-9])/([0-9]{4}) ([0-9][0-9]:[0-9][0-9]:[0-9][0-9])")
 _NAMES: Final = {"Date/Time": "time", "Timestamp": "time", "Description": "message", "Message": "message"}
 
 Found = Iterator[tuple[int, str]]  # number of the line with the message, the entry as one line of JSON

@@ -27,23 +27,24 @@ ENGINE: Final = "Severity"  # `what` of the line of an SXid that names an engine
 _NAMED: Final = rf"(?:PCI:(?!\.\*)(?P<pci>[0-9A-Za-z.:\u2026*#<>_\-]{{0,40}})|(?P<pci2>{ADDRESS}|\.{{2,3}}|\u2026))"
 _CODE_ENDS: Final = r"(?=$|[\s,;.()\[\]}|<>\"'`])"  # behind anything else the number is torn
 _XID: Final = re.compile(
-    rf"(?:NVRM: )?Xid\s{{0,4}}\(\s{{0,4}}{_NAMED}(?:\s+GPU-I:\d{{1,4}})?(?:\s+GPU-CI:\d{{1,4}})?\s{{0,4}}\)\s{{0,4}}:\s{{0,4}}"
-    rf"(?P<code>\d{{1,6}}){_CODE_ENDS}[,\s]{{0,4}}(?P<rest>.{{0,4000}})",
+    rf"(?:NVRM: )?Xid\s{{0,4}}\(\s{{0,4}}{_NAMED}(?:\s+GPU-I:[0-9]{{1,4}})?(?:\s+GPU-CI:[0-9]{{1,4}})?\s{{0,4}}\)\s{{0,4}}:\s{{0,4}}"
+    rf"(?P<code>[0-9]{{1,6}}){_CODE_ENDS}[,\s]{{0,4}}(?P<rest>.{{0,4000}})",
     re.DOTALL,
 )
 _SXID: Final = re.compile(
-    rf"(?:nvidia-nvswitch\d{{1,4}}: )?SXid\s{{0,4}}\({_NAMED}\)\s{{0,4}}:\s{{0,4}}(?P<code>\d{{5,6}}){_CODE_ENDS}[,\s]{{0,4}}(?P<rest>.{{0,4000}})",
+    rf"(?:nvidia-nvswitch[0-9]{{1,4}}: )?SXid\s{{0,4}}\({_NAMED}\)\s{{0,4}}:\s{{0,4}}"
+    rf"(?P<code>[0-9]{{5,6}}){_CODE_ENDS}[,\s]{{0,4}}(?P<rest>.{{0,4000}})",
     re.DOTALL,
 )
 _SWITCH_BY_MANAGER: Final = re.compile(
-    rf".{{0,200}}?detected NVSwitch (?P<severity>fatal|non-fatal) error (?P<code>\d{{1,6}}) on .{{0,80}}?pci bus id (?P<pci>{ADDRESS})"
-    r"(?:.{0,60}? port (?P<link>\d{1,4}))?"
+    rf".{{0,200}}?detected NVSwitch (?P<severity>fatal|non-fatal) error (?P<code>[0-9]{{1,6}}) on .{{0,80}}?pci bus id (?P<pci>{ADDRESS})"
+    r"(?:.{0,60}? port (?P<link>[0-9]{1,4}))?"
 )
-_PROCESS: Final = re.compile(r"(?:pid='?(?P<pid>\d{1,10}|<unknown>)'?,?\s{0,4})?(?:name=(?P<name>[^,\n]{1,64})(?:,\s{0,4}|$))?")
-_CAUSED_BY: Final = re.compile(r"caused by previous Xid (\d{1,6})")
-_LINK: Final = re.compile(r"\b[Ll]ink (-?\d{1,4})\b")
-_INSTANCE: Final = re.compile(r"Severity \d Engine instance (\d{1,4})")
-_SM: Final = re.compile(r"\(GPC (\d{1,3}), TPC (\d{1,3}), SM (\d{1,3})\)")
+_PROCESS: Final = re.compile(r"(?:pid='?(?P<pid>[0-9]{1,10}|<unknown>)'?,?\s{0,4})?(?:name=(?P<name>[^,\n]{1,64})(?:,\s{0,4}|$))?")
+_CAUSED_BY: Final = re.compile(r"caused by previous Xid ([0-9]{1,6})")
+_LINK: Final = re.compile(r"\b[Ll]ink (-?[0-9]{1,4})\b")
+_INSTANCE: Final = re.compile(r"Severity [0-9] Engine instance ([0-9]{1,4})")
+_SM: Final = re.compile(r"\(GPC ([0-9]{1,3}), TPC ([0-9]{1,3}), SM ([0-9]{1,3})\)")
 _MMU: Final = re.compile(r"MMU Fault: ENGINE (\S{1,40}) (\S{1,60}) faulted")
 _CONTAINED: Final = re.compile(
     r"(?:Uncontained|Contained): (?P<unit>[A-Za-z0-9 ]{1,40}?)(?: \(|\.|$)(?:.{0,200}?RST: (?P<reset>Yes|No), D-RST: (?P<drain>Yes|No))?"
@@ -51,7 +52,7 @@ _CONTAINED: Final = re.compile(
 _VERDICT: Final = re.compile(r"to 0x([0-9a-fA-F]{1,4}) \(")
 _VERDICTS: Final = {0: "none", 1: "reset", 2: "reboot", 3: "drain", 4: "drain_reset", 5: "imex"}  # of ctrl2080gpu.h
 # The driver's summary of an uncorrectable error: how many in which part of the chip.
-_COUNTS: Final = re.compile(r"\b([A-Z][A-Z0-9]{1,8}): ?([1-9]\d{0,9})\b")
+_COUNTS: Final = re.compile(r"\b([A-Z][A-Z0-9]{1,8}): ?([1-9][0-9]{0,9})\b")
 _INTERRUPTED: Final = re.compile(r"([A-Z][A-Z0-9_]{1,30}) interrupt hit on link")
 
 GPU_HEADER: Final = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>\S{1,40})")
@@ -59,7 +60,9 @@ _LOST: Final = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?(?P<pci>
 _LOST_REST: Final = re.compile(
     r"(?:NVRM: )?(?:\(PCI ID: [^)]{0,20}\) )?(?:installed in this system has )?fallen off the bus and is not responding"
 )
-_NO_HANDLE: Final = re.compile(rf".{{0,200}}?[Uu]nable to determine the device handle for (?:GPU|gpu)(?:\d{{1,3}}: )?\s?(?P<pci>{ADDRESS})")
+_NO_HANDLE: Final = re.compile(
+    rf".{{0,200}}?[Uu]nable to determine the device handle for (?:GPU|gpu)(?:[0-9]{{1,3}}: )?\s?(?P<pci>{ADDRESS})"
+)
 _RATE_LIMITED: Final = re.compile(rf"NVRM: Rate limiting GSP RPC error prints for GPU at (?:PCI:)?(?P<pci>{ADDRESS})")
 
 

@@ -22,7 +22,7 @@ BOOT: Final = re.compile(r"-- Boot (?P<boot>[0-9a-f]{32})")  # of journalctl, be
 BROADCAST: Final = re.compile(
     r"(?:Broadcast m|M)essage from (?:syslogd|systemd-journald)@(?P<host>\S{1,255}) (?:at |\()(?P<stamp>[^.)\n]{1,40})"
 )
-SKIPPED: Final = re.compile(r".{0,200}?Skipped \d{1,9} previous similar message")  # of Lustre
+SKIPPED: Final = re.compile(r".{0,200}?Skipped [0-9]{1,9} previous similar message")  # of Lustre
 _BYTES: Final = ('"MESSAGE":[', '"MESSAGE": [', '"MESSAGE" : [')  # a message that is no text, as the journal and jq write it
 _CONTEXT: Final = ("-- Boot ", "essage from ", "previous similar message")
 

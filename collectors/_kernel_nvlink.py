@@ -18,7 +18,7 @@ NVLINK5_XIDS: Final = range(144, 151)
 NEW_BITS: Final = 575  # the first driver that numbers the units anew
 _SUB_CODE: Final = 20, 0x3F  # place and width of the sub-code in the first word
 _LINE: Final = re.compile(
-    r"(?P<unit>[A-Z][A-Z0-9_/]{1,40})\s{1,4}(?P<severity>Fatal|Non-?fatal)\s{1,4}XC\d{1,2}\s{1,4}i\d{1,4}\s{1,4}Link (?P<link>-?\d{1,4})"
+    r"(?P<unit>[A-Z][A-Z0-9_/]{1,40})\s{1,4}(?P<severity>Fatal|Non-?fatal)\s{1,4}XC[0-9]{1,2}\s{1,4}i[0-9]{1,4}\s{1,4}Link (?P<link>-?[0-9]{1,4})"
     r"(?:\s{1,4}\((?:0x)?(?P<bits>[0-9a-fA-F]{8})\b(?:,?\s{1,4}(?:0x)?(?P<status>[0-9a-fA-F]{8})\b)?)?"
 )
 _ACTIONS: Final = {"none": "none", "reset": "reset"}  # what the columns call it; `read_154` leaves it to the verdict that follows

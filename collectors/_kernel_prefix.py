@@ -22,52 +22,57 @@ FACILITIES = 0o1770  # bits of a priority; 0 is the kernel itself, who else writ
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
 _BEGINS: Final = (  # how a line of a log begins
-    r"<\d|\[\s*[\d+]|\[[^\]\n]{6,24}\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]|kern\s*:|kernel: |NVRM: |\d{1,4},\d|"
-    r"[A-Z][a-z]{2} [ \d]\d \d\d:|Unable to determine "
+    r"<[0-9]|\[\s*[0-9+]|\[[^\]\n]{6,24}[0-9][0-9]:[0-9][0-9]:[0-9][0-9]"
+    r"|[0-9]{4}-[0-9][0-9]-[0-9][0-9][T ]|kern\s*:|kernel: |NVRM: |[0-9]{1,4},[0-9]|"
+    r"[A-Z][a-z]{2} [ 0-9][0-9] [0-9][0-9]:|Unable to determine "
 )
 _NOISE: Final = re.compile(
-    r"<(?P<priority>\d{1,3})>|(?:> ?){1,8}|\[pod/[^\]\s]{1,300}\] |std(?:out|err) [FP] |"  # priority; quotation; kubectl --prefix; container runtime
-    r"\[rank\d{1,7}\]:\s?|\[[EWNIXAD]\] |(?:FATAL|CRIT(?:ICAL)?|ERR(?:OR)?|WARN(?:ING)?|NOTICE|INFO) (?=\S)|"  # torch; levels
-    rf"\d{{1,7}}[:\s\-]\s{{0,4}}(?={_BEGINS})|"  # number of an editor's line, or of a srun task
-    rf"(?=[^\s:]{{0,200}}(?:/|\.(?:log|txt|out)))[^\s:]{{1,200}}?[:\-](?:\d{{1,9}}[:\-])?(?={_BEGINS})|"  # grep: path, number of the line
-    r"[0-9a-f]{1,8} {1,4}\| (?=\d\d/\d\d/|[A-Z][a-z]{2}-\d\d-\d{4})|"  # number in the event log of a management controller
-    r"[0-9a-f]{1,8} {1,4}\| {1,4}(?:Pre-?|Post)Init[^|\n]{0,24}\|(?:[\d\s]{0,16}\|| PostInit[^|\n]{0,8}\|)? "  # there, before its clock was set
+    r"<(?P<priority>[0-9]{1,3})>|(?:> ?){1,8}"
+    r"|\[pod/[^\]\s]{1,300}\] |std(?:out|err) [FP] |"  # priority; quotation; kubectl --prefix; container runtime
+    r"\[rank[0-9]{1,7}\]:\s?|\[[EWNIXAD]\] |(?:FATAL|CRIT(?:ICAL)?|ERR(?:OR)?|WARN(?:ING)?|NOTICE|INFO) (?=\S)|"  # torch; levels
+    rf"[0-9]{{1,7}}[:\s\-]\s{{0,4}}(?={_BEGINS})|"  # number of an editor's line, or of a srun task
+    rf"(?=[^\s:]{{0,200}}(?:/|\.(?:log|txt|out)))[^\s:]{{1,200}}?[:\-](?:[0-9]{{1,9}}[:\-])?(?={_BEGINS})|"  # grep: path, number of the line
+    r"[0-9a-f]{1,8} {1,4}\| (?=[0-9][0-9]/[0-9][0-9]/|[A-Z][a-z]{2}-[0-9][0-9]-[0-9]{4})|"  # number in the event log of a management controller
+    r"[0-9a-f]{1,8} {1,4}\| {1,4}(?:Pre-?|Post)Init[^|\n]{0,24}\|(?:[0-9\s]{0,16}\|| PostInit[^|\n]{0,8}\|)? "  # there, before its clock was set
 )
 _RFC5424: Final = re.compile(
-    r"(?:<\d{1,3}>)?1 (?=\d{4}-|- )(?P<stamp>\S{1,40}) (?P<host>\S{1,255}) (?P<program>\S{1,48}) \S{1,128} \S{1,32} "
+    r"(?:<[0-9]{1,3}>)?1 (?=[0-9]{4}-|- )(?P<stamp>\S{1,40}) (?P<host>\S{1,255}) (?P<program>\S{1,48}) \S{1,128} \S{1,32} "
     r"(?:-|\[[^\n]{0,2000}?\](?= |$))(?: \ufeff?|$)"
 )
-_UPTIME: Final = re.compile(r"\[\s*(?P<s>\d{1,9}\.\d{1,9})(?: <[^>\n]{0,24}>)?\]:?(?: ?\[\s*[TC]\d{1,9}\])? ?")
-_RELATIVE: Final = re.compile(r"\[(?:\s*[+<]\s*\d{1,9}\.\d{1,9}>?|[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\] ?")  # dmesg -d, -H
-_KMSG: Final = re.compile(r"(?P<priority>\d{1,4}),\d{1,20},(?P<us>\d{1,15}),[^;\s]{0,200};")
+_UPTIME: Final = re.compile(r"\[\s*(?P<s>[0-9]{1,9}\.[0-9]{1,9})(?: <[^>\n]{0,24}>)?\]:?(?: ?\[\s*[TC][0-9]{1,9}\])? ?")
+_RELATIVE: Final = re.compile(
+    r"\[(?:\s*[+<]\s*[0-9]{1,9}\.[0-9]{1,9}>?|[A-Z][a-z]{2} ?[0-9]{1,2} [0-9][0-9]:[0-9][0-9])\] ?"
+)  # dmesg -d, -H
+_KMSG: Final = re.compile(r"(?P<priority>[0-9]{1,4}),[0-9]{1,20},(?P<us>[0-9]{1,15}),[^;\s]{0,200};")
 _FACILITY: Final = re.compile(
-    r"(?P<facility>kern|user|daemon|syslog|auth|local\d)\s{0,8}:\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,2}"
+    r"(?P<facility>kern|user|daemon|syslog|auth|local[0-9])\s{0,8}:\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,2}"
 )
-_SOURCE: Final = r"(?:kern|user|daemon|syslog|auth|local\d)\.[a-z]{3,7} "  # BusyBox: before the tag, also where no host is named
-_KERNEL: Final = re.compile(rf"(?:(?!\d{{10}}\.|{_SOURCE})(?P<host>[^\s:|\[\]]{{1,255}}) )?(?:{_SOURCE})?kernel(?:\[\d{{1,9}}\])?: ?")
+_SOURCE: Final = r"(?:kern|user|daemon|syslog|auth|local[0-9])\.[a-z]{3,7} "  # BusyBox: before the tag, also where no host is named
+_KERNEL: Final = re.compile(rf"(?:(?![0-9]{{10}}\.|{_SOURCE})(?P<host>[^\s:|\[\]]{{1,255}}) )?(?:{_SOURCE})?kernel(?:\[[0-9]{{1,9}}\])?: ?")
 _PROGRAM: Final = re.compile(
-    r"(?P<host>[^\s:|\[\]]{1,255}) (?:(?P<program>[\w.@+\-/()]{1,64})\[\d{1,10}\]"
+    r"(?P<host>[^\s:|\[\]]{1,255}) (?:(?P<program>[\w.@+\-/()]{1,64})\[[0-9]{1,10}\]"
     r"|klogd|vmkernel|rasdaemon|mcelog|smartd|mdadm|multipathd|ipmievd|thermald|mmfs\w{0,8}|systemd(?:-\w{1,16})?"
     r"|nvidia-(?!nvswitch|peermem|modeset|uvm|nvlink)[\w\-]{1,24}|nv-[\w\-]{1,24}): (?!segfault)"
 )
 _DRIVER_OF: Final = re.compile(  # a journal without the kernel's tag, a console's log with hosts
     r"(?!(?i:error|warn|warning|info|crit|critical|fatal|alert|notice|debug) )(?P<host>[^\s:|\[\]]{1,255}) {1,2}"
-    r"(?=(?:NVRM|nvidia-nvswitch\d{1,4}): |\[\s*\d{1,9}\.\d{6}\])"
+    r"(?=(?:NVRM|nvidia-nvswitch[0-9]{1,4}): |\[\s*[0-9]{1,9}\.[0-9]{6}\])"
 )
 # A name before a whole line of a log: pdsh, dsh, Talos ("host: "), health checks and compose ("host | "), consoles ("host login: ").
-_HOST: Final = re.compile(rf"(?P<host>[A-Za-z0-9][\w.\-]{{0,254}})(?: \|\s+| login: |:(?: +|(?=\[|kern\s*:|<\d))(?={_BEGINS}))")
-_AGE: Final = r"(?:\d{1,5}[smhd]){1,3}(?: \(x\d{1,7} over (?:\d{1,5}[smhd]){1,3}\))?"
+_HOST: Final = re.compile(rf"(?P<host>[A-Za-z0-9][\w.\-]{{0,254}})(?: \|\s+| login: |:(?: +|(?=\[|kern\s*:|<[0-9]))(?={_BEGINS}))")
+_AGE: Final = r"(?:[0-9]{1,5}[smhd]){1,3}(?: \(x[0-9]{1,7} over (?:[0-9]{1,5}[smhd]){1,3}\))?"
 _LISTED: Final = re.compile(  # what node-problem-detector read in a kernel's log, in a table of kubectl: get events, describe node
     rf"(?:[a-z0-9\-]{{1,63}} {{1,40}})?{_AGE} {{1,40}}(?:Warning|Normal) {{1,40}}\w{{1,60}} {{1,40}}[Nn]ode/(?P<host>\S{{1,253}}) {{1,40}}"
     rf"|(?:Warning|Normal) {{1,40}}\w{{1,60}} {{1,40}}{_AGE} {{1,40}}kernel-monitor {{1,40}}"
 )
 _NO_HOST: Final = re.compile(r"kernel|NVRM|dmesg|kmsg|messages|syslog|kern|journal|level|time|ts", re.I)
-_REPEATED: Final = re.compile(r"message repeated (?P<n>\d{1,7}) times: \[ ?(?P<text>.{0,16000})\]\s*$")
+_REPEATED: Final = re.compile(r"message repeated (?P<n>[0-9]{1,7}) times: \[ ?(?P<text>.{0,16000})\]\s*$")
 # Where a line of the kernel may begin within a line of a tool: at its stamp, at its tag, or at the driver's own words.
 _INNER: Final = re.compile(
-    r"(?P<stamped>(?:<\d{1,3}>)?\[\s*\d{1,9}\.\d{1,9}\] |(?<!\S)kernel: ?|"
-    r"(?<![\w\-])(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:))|"
-    r"NVRM: (?:Xid|GPU|The) |nvidia-nvswitch\d{1,4}: SXid|(?<![A-Za-z])S?Xid\s{0,4}\("
+    r"(?P<stamped>(?:<[0-9]{1,3}>)?\[\s*[0-9]{1,9}\.[0-9]{1,9}\] |(?<!\S)kernel: ?|"
+    r"(?<![\w\-])(?:[0-9]{4}-[0-9][0-9]-[0-9][0-9][T ][0-9][0-9]:[0-9][0-9]:[0-9][0-9]"
+    r"|[A-Z][a-z]{2} [ 0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9][0-9]:))|"
+    r"NVRM: (?:Xid|GPU|The) |nvidia-nvswitch[0-9]{1,4}: SXid|(?<![A-Za-z])S?Xid\s{0,4}\("
 )
 _LEADS_IN: Final = re.compile(
     r"(?:^|[:|>\])}=,;\-\"'`“]|\b(?:FATAL|CRIT(?:ICAL)?|ERR(?:OR)?|WARN(?:ING)?|ALERT|NOTICE|INFO))\s{0,4}$"
@@ -82,7 +87,7 @@ _PAST: Final = re.compile(  # what a tool says of a line that it did not see hap
 _QUOTES: Final = {'"': '"', "'": "'", "`": "`", "“": "”"}
 _BLANKS: Final = re.compile(r"[ \t]+")
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.\-]{0,254}")
-_ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+_ADDRESS: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "<bdf>": rf"(?P<device>{ADDRESS})",
     "<pci>": ADDRESS,
     "<netdev>": r"(?!lo:|veth|docker|br-|cali|cni|flannel|cilium|lxc|virbr|vnet|tap|tun|podman)(?P<device>[A-Za-z][\w.\-]{0,15})",
-    "<mlx5>": r"(?:\w{1,60}:\d{1,6}:\s?\(pid \d{1,10}\): )?",  # function, line and caller
+    "<mlx5>": r"(?:\w{1,60}:[0-9]{1,6}:\s?\(pid [0-9]{1,10}\): )?",  # function, line and caller
     "<target>": r"(?:(?=.{0,400}?\b(?P<device>[A-Za-z0-9_]{1,16}-(?:MDT|OST)[0-9a-f]{4})))?",  # of Lustre, anywhere in the line
     "<task>": r"(?P<process>.{1,64}?)",
 }

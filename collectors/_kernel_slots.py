@@ -26,7 +26,8 @@ _UUID: Final = re.compile(rf"NVRM: GPU at (?:PCI:)?(?P<pci>{ADDRESS}): (?P<uuid>
 _BOARD: Final = re.compile(r"NVRM: GPU Board Serial Number: (?P<serial>[0-9A-Za-z\-]{1,40})")
 _SERIAL: Final = re.compile(rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<pci>{ADDRESS}): GPU serial number is (?P<serial>[0-9A-Za-z\-]{{1,40}})")
 _DRIVER: Final = re.compile(
-    r"(?:NVRM: loading |NVRM version: |nvidia-modeset: Loading )NVIDIA (?:UNIX|Kernel Mode).{0,80}?\s(?P<version>\d{3}\.\d{1,3}(?:\.\d{1,3})?)\b"
+    r"(?:NVRM: loading |NVRM version: |nvidia-modeset: Loading )NVIDIA (?:UNIX"
+    r"|Kernel Mode).{0,80}?\s(?P<version>[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)\b"
 )
 
 Slot = tuple[str | None, str | None]  # host, gpu (None: the driver of the host)

@@ -13,7 +13,7 @@ __all__ = ["TAG", "is_believed"]
 
 # "host program[pid]: " of a syslog; the host and the process id may be missing.
 TAG: Final = re.compile(
-    r"(?:(?P<host>[^\s:|\[\]]{1,255}) )?(?P<program>[A-Za-z_(][\w.@+\-/()]{0,63})(?P<pid>\[\d{1,10}\])?: (?!segfault at )"
+    r"(?:(?P<host>[^\s:|\[\]]{1,255}) )?(?P<program>[A-Za-z_(][\w.@+\-/()]{0,63})(?P<pid>\[[0-9]{1,10}\])?: (?!segfault at )"
 )
 _BELIEVED: Final = re.compile(
     r"(?i)(?:vm)?kernel|klogd|kmsg|dmesg|(?:r|ng-?)?syslog(?:d|-ng)?|systemd(?:-.*)?"  # the kernel, and who carries its lines

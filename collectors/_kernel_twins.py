@@ -25,12 +25,12 @@ _BEGUN: Final = re.compile(
 MAX_TWINS: Final = 4096  # kept; of each kind; sixteen times as many that came once
 # Of the usual prefixes: what stays the same from line to line, and what the clocks say. The forms of `second` differ in length.
 _USUAL: Final = re.compile(
-    r"(?P<priority>\d{1,4},)\d{1,20},(?P<us>\d{1,15})(?P<flags>,[^;\s]{0,200};)"
-    r"|(?P<lead>(?:<\d{1,3}>|kern {0,2}:[a-z]{3,6} {0,3}: )?)"
-    r"(?:(?P<second>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
-    r"(?:(?P<sep>[.,])(?P<fraction>\d{1,9}))?(?P<zone>(?:Z|[+\-]\d\d:?\d\d)? )"
-    r"|(?P<ctime>\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ))?"
-    r"(?P<tag>(?:[\w.\-]{1,255} kernel: )?)(?:\[ {0,11}(?P<uptime>\d{1,9}\.\d{6})\] )?",
+    r"(?P<priority>[0-9]{1,4},)[0-9]{1,20},(?P<us>[0-9]{1,15})(?P<flags>,[^;\s]{0,200};)"
+    r"|(?P<lead>(?:<[0-9]{1,3}>|kern {0,2}:[a-z]{3,6} {0,3}: )?)"
+    r"(?:(?P<second>[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]|[A-Z][a-z]{2} [ 0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9])"
+    r"(?:(?P<sep>[.,])(?P<fraction>[0-9]{1,9}))?(?P<zone>(?:Z|[+\-][0-9][0-9]:?[0-9][0-9])? )"
+    r"|(?P<ctime>\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9] [0-9]{4}\] ))?"
+    r"(?P<tag>(?:[\w.\-]{1,255} kernel: )?)(?:\[ {0,11}(?P<uptime>[0-9]{1,9}\.[0-9]{6})\] )?",
     re.ASCII,
 )
 _VOLATILE: Final = re.compile(  # of the journal's fields, what differs from entry to entry; no quote stands inside a text of JSON unescaped

@@ -23,17 +23,17 @@ __all__ = ["MARKS", "Devices"]
 _BUS, _LOCAL = " busId ", "local_rank"
 MARKS: Final = (_BUS, _LOCAL)  # of which a line of this kind holds one
 _BEGINS: Final = re.compile(
-    r"(?P<host>[A-Za-z][\w.-]{0,62}):(?P<pid>\d{1,9}):\d{1,9} \[\d{1,4}\] NCCL INFO .{0,200}"
-    r"\brank (?P<number>\d{1,7}) nranks (?P<of>\d{1,7}) cudaDev \d{1,4}"
+    r"(?P<host>[A-Za-z][\w.-]{0,62}):(?P<pid>[0-9]{1,9}):[0-9]{1,9} \[[0-9]{1,4}\] NCCL INFO .{0,200}"
+    r"\brank (?P<number>[0-9]{1,7}) nranks (?P<of>[0-9]{1,7}) cudaDev [0-9]{1,4}"
     r".{0,40} busId (?P<bus>[0-9a-f]{1,12})\b"
 )
 _VALUES: Final = {
     name: re.compile(rf"(?i)(?<![\w.]){words}['\"]?[=:] ?['\"]?({value})(?![\w-])")
     for name, words, value in (
         ("host", "(?:hostname|host|node|nodename)", r"[A-Za-z][\w.-]{0,62}"),
-        ("local_rank", "local_rank", r"\d{1,4}"),
-        ("pid", "pid", r"\d{1,9}"),
-        ("rank", "(?:global_)?rank", r"\d{1,7}"),
+        ("local_rank", "local_rank", r"[0-9]{1,4}"),
+        ("pid", "pid", r"[0-9]{1,9}"),
+        ("rank", "(?:global_)?rank", r"[0-9]{1,7}"),
     )
 }
 

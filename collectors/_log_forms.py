@@ -23,28 +23,29 @@ LEVELS: Final = {
 _MONTH: Final = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 MONTHS: Final = {name: f"{at:02d}" for at, name in enumerate(_MONTH.split("|"), 1)}
 _LEVEL: Final = r"DEBUG|TRACE|INFO|NOTICE|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL"
-_DAY: Final = r"(?:0[1-9]|1[0-2])[-/](?:0[1-9]|[12]\d|3[01])"
-_MDAY: Final = r"[12]\d|3[01]|0?[1-9]"
-_TIME: Final = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-6]\d"
-_FRACTION: Final = r"(?:[.,](\d{1,9}))?"
-_ZONE: Final = r"( ?(?:Z|UTC)\b| ?[+-]\d\d:?\d\d(?!\d))?"
-_PLACES: Final = r"(?: (?:[A-Z]{2,7}\d{1,5} ?){1,5}(?=\]))?"  # in parallel groups, as inference servers print them: TP3
+_DAY: Final = r"(?:0[1-9]|1[0-2])[-/](?:0[1-9]|[12][0-9]|3[01])"
+_MDAY: Final = r"[12][0-9]|3[01]|0?[1-9]"
+_TIME: Final = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-6][0-9]"
+_FRACTION: Final = r"(?:[.,]([0-9]{1,9}))?"
+_ZONE: Final = r"( ?(?:Z|UTC)\b| ?[+-][0-9][0-9]:?[0-9][0-9](?![0-9]))?"
+_PLACES: Final = r"(?: (?:[A-Z]{2,7}[0-9]{1,5} ?){1,5}(?=\]))?"  # in parallel groups, as inference servers print them: TP3
 _END: Final = r"[\])\"]?:?(?: -(?= ))?"
 _HOST: Final = r"[A-Za-z][\w.-]{0,62}"
-_ADDRESS: Final = r"\d{1,3}(?:\.\d{1,3}){3}"
+_ADDRESS: Final = r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}"
 _BEGINS: Final = (  # what lines begin with that need no name before them: after a name it is that of their writer
-    r"(?=[ \t]{0,3}(?:\[?\d{4}[-/]\d\d|\d\d/\d\d(?:/\d{4})? \d\d:|submitit |\[(?:rank ?\d|[DIWEF]\d|[DIWEF] |default\d|titan|NeMo)|"
-    + rf"\[?(?:{_LEVEL})\b"
-    r"|[DIWEF]\d{4} |Traceback \(most|During handling|The above exception|File \"|srun: |slurmstepd|terminate called|NCCL (?:WARN|INFO)"
-    r"|iteration {1,12}\d{1,15}/"
-    r"|(?:[a-z_]\w{0,60}\.){0,6}[A-Z]\w{0,80}(?:Error|Exception)\b|[A-Za-z][\w.-]{0,62}:\d{1,9}:\d{1,9} \[|\[[A-Za-z][\w.-]{0,62}:\d{5,7}\] )"
+    r"(?=[ \t]{0,3}(?:\[?[0-9]{4}[-/][0-9][0-9]|[0-9][0-9]/[0-9][0-9](?:/[0-9]{4})? [0-9][0-9]:"
+    r"|submitit |\[(?:rank ?[0-9]|[DIWEF][0-9]|[DIWEF] |default[0-9]|titan|NeMo)|" + rf"\[?(?:{_LEVEL})\b"
+    r"|[DIWEF][0-9]{4} |Traceback \(most|During handling|The above exception|File \"|srun: |slurmstepd|terminate called|NCCL (?:WARN|INFO)"
+    r"|iteration {1,12}[0-9]{1,15}/"
+    r"|(?:[a-z_]\w{0,60}\.){0,6}[A-Z]\w{0,80}(?:Error|Exception)\b"
+    r"|[A-Za-z][\w.-]{0,62}:[0-9]{1,9}:[0-9]{1,9} \[|\[[A-Za-z][\w.-]{0,62}:[0-9]{5,7}\] )"
     r"|[ \t]{3,40}\S)"
 )
 _NO_HOST: Final = (  # what also stands before a colon and ends in a number
     r"(?!slurmstepd-|(?:(?:local_|global_)?rank|step|epoch|iter|iteration|batch|sample|shard|layer|stage|worker|frame|attempt|error|gpu|cuda|nccl|torch|python"
-    r"|libc|lib|fp|bf|tf|int|uint|float|sm|sha|md|utf|base|http|ipv|v)[\d._-]*:)"
+    r"|libc|lib|fp|bf|tf|int|uint|float|sm|sha|md|utf|base|http|ipv|v)[0-9._-]*:)"
 )
-_NUMBERED: Final = r"[a-z][\w.]{0,30}-(?=[\w.-]{0,60}\d)[\w.-]{1,70}"  # a host's or pod's name with a dash and a number
+_NUMBERED: Final = r"[a-z][\w.]{0,30}-(?=[\w.-]{0,60}[0-9])[\w.-]{1,70}"  # a host's or pod's name with a dash and a number
 ALWAYS, FIRST, LOGGED = "always", "first", "logged"  # FIRST: at the beginning of a line; LOGGED: behind a clock or a level
 
 
@@ -67,104 +68,107 @@ _FORMS: Final = (
     _form(  # ISO 8601 and its like; journal and rsyslog write host and program behind it
         "d[(a.",
         ALWAYS,
-        rf"(?:time|ts)?=?[\[(\"]?(\d{{4}}[-/]{_DAY})[T _]({_TIME}){_FRACTION}{_ZONE}{_PLACES}{_END}"
-        rf"(?:(?<=[\dZ]) ({_HOST}) [\w./@-]{{1,60}}\[\d{{1,9}}\]:(?= ))?",
+        rf"(?:time|ts)?=?[\[(\"]?([0-9]{{4}}[-/]{_DAY})[T _]({_TIME}){_FRACTION}{_ZONE}{_PLACES}{_END}"
+        rf"(?:(?<=[0-9Z]) ({_HOST}) [\w./@-]{{1,60}}\[[0-9]{{1,9}}\]:(?= ))?",
         *("day", "time", "fraction", "zone", "host"),
     ),
     _form(
-        "a", ALWAYS, r"([DIWEF])0000 00:00:(1\d{9}\.\d{1,9}) +\d{1,9} [^\s\]]{1,200}:\d{1,7}\]", "level", "epoch"
+        "a", ALWAYS, r"([DIWEF])0000 00:00:(1[0-9]{9}\.[0-9]{1,9}) +[0-9]{1,9} [^\s\]]{1,200}:[0-9]{1,7}\]", "level", "epoch"
     ),  # absl before it is set up
     _form(  # glog
         "a[",
         ALWAYS,
-        rf"\[?([DIWEFCV])(\d{{8}}|\d{{3,4}}) ({_TIME}){_FRACTION}(?: +\d{{1,9}})?(?: +[^\s\]]{{1,200}}:\d+\])?",
+        rf"\[?([DIWEFCV])([0-9]{{8}}|[0-9]{{3,4}}) ({_TIME}){_FRACTION}(?: +[0-9]{{1,9}})?(?: +[^\s\]]{{1,200}}:[0-9]+\])?",
         *("level", "digits", "time", "fraction"),
     ),
-    _form("[", ALWAYS, rf"\[({_HOST})[:/| ](?i:rank)[ _:=]?(\d{{1,7}})\]:?", "host", "rank"),
-    _form("[", ALWAYS, rf"\[(?!(?:{_LEVEL}|default|main|train\w*|worker|titan|std\w+)\])({_HOST})\](?= ?\[(?i:rank) ?\d)", "host"),
-    _form("[", ALWAYS, r"\[RankMonitorServer:(\d{1,7})\]", "rank"),
-    _form("[", ALWAYS, r"\[(?:PID|pid)[:= ]?(\d{1,9})\](?: \[RANK:\d{1,7}\])?", "pid"),
-    _form("[(", ALWAYS, r"[\[(](?i:(?:(?:global|world)[_ ])?rank)[ _:=]{0,2}(\d{1,7})[\])]:?", "rank"),
-    _form("a", ALWAYS, r"RANK (\d{1,7}) -(?= )", "rank"),
+    _form("[", ALWAYS, rf"\[({_HOST})[:/| ](?i:rank)[ _:=]?([0-9]{{1,7}})\]:?", "host", "rank"),
+    _form("[", ALWAYS, rf"\[(?!(?:{_LEVEL}|default|main|train\w*|worker|titan|std\w+)\])({_HOST})\](?= ?\[(?i:rank) ?[0-9])", "host"),
+    _form("[", ALWAYS, r"\[RankMonitorServer:([0-9]{1,7})\]", "rank"),
+    _form("[", ALWAYS, r"\[(?:PID|pid)[:= ]?([0-9]{1,9})\](?: \[RANK:[0-9]{1,7}\])?", "pid"),
+    _form("[(", ALWAYS, r"[\[(](?i:(?:(?:global|world)[_ ])?rank)[ _:=]{0,2}([0-9]{1,7})[\])]:?", "rank"),
+    _form("a", ALWAYS, r"RANK ([0-9]{1,7}) -(?= )", "rank"),
     _form(  # process group, perhaps with its name
         "[",
         ALWAYS,
-        r"\[PG (?:ID )?([^\s\]]{1,20})(?: PG GUID ?([^\s\]]{0,200})| \(([^\s\])]{0,200})\))? {1,2}Rank (\d{1,7})\]",
+        r"\[PG (?:ID )?([^\s\]]{1,20})(?: PG GUID ?([^\s\]]{0,200})| \(([^\s\])]{0,200})\))? {1,2}Rank ([0-9]{1,7})\]",
         *("group", "group_name", "group_name", "group_rank"),
     ),
     _form(  # Ray, vLLM and cluster tools: which process, and of which node
         "(",
         ALWAYS,
-        rf"\((?:[A-Za-z_][\w.:<>-]{{0,80}},? )?(?:rank=\d{{1,7}}, )?pid=(\d{{1,9}})(?:, ip=({_ADDRESS}|{_HOST}))?(?:, [^()]{{0,100}})?\)",
+        rf"\((?:[A-Za-z_][\w.:<>-]{{0,80}},? )?(?:rank=[0-9]{{1,7}}, )?pid=([0-9]{{1,9}})(?:, ip=({_ADDRESS}|{_HOST}))?(?:, [^()]{{0,100}})?\)",
         *("pid", "host"),
     ),
     _form("(", ALWAYS, rf"\((?:raylet|autoscaler|gcs_server)(?:, ip=({_ADDRESS}|{_HOST}))?\)", "host"),
     _form("a[", ALWAYS, rf"[\[(]?({_LEVEL})[\])]?(?:\s{{0,9}}[-:|])?(?=\s|$|\[)", "level"),
     _form("a", ALWAYS, rf"({_LEVEL}):[\w.-]{{1,100}}:", "level"),
-    _form("[", ALWAYS, r"\[([DIWEF]) [\w./-]{1,100}:\d+\]", "level"),
-    _form("[", ALWAYS, rf"\[({_LEVEL})\|[\w./-]{{1,100}}:\d{{1,7}}\]", "level"),
+    _form("[", ALWAYS, r"\[([DIWEF]) [\w./-]{1,100}:[0-9]+\]", "level"),
+    _form("[", ALWAYS, rf"\[({_LEVEL})\|[\w./-]{{1,100}}:[0-9]{{1,7}}\]", "level"),
     _form(
         "[",
         ALWAYS,
-        rf"\[(?:NeMo )?([DIWEFC]) (\d{{4}}-{_DAY}) ({_TIME}){_FRACTION}(?: [^\]]{{0,100}})?\]",
+        rf"\[(?:NeMo )?([DIWEFC]) ([0-9]{{4}}-{_DAY}) ({_TIME}){_FRACTION}(?: [^\]]{{0,100}})?\]",
         "level",
         "day",
         "time",
         "fraction",
     ),
-    _form("d[", ALWAYS, rf"\[?({_DAY})(?:/(\d{{4}}))? ({_TIME}){_FRACTION}(?: [\w.]+\])?{_END}", "day", "year", "time", "fraction"),
-    _form("a", ALWAYS, r"([A-Za-z][\w.-]{0,62}):(\d{1,9}):\d{1,9} \[\d{1,4}\]", "host", "pid"),  # NCCL
+    _form("d[", ALWAYS, rf"\[?({_DAY})(?:/([0-9]{{4}}))? ({_TIME}){_FRACTION}(?: [\w.]+\])?{_END}", "day", "year", "time", "fraction"),
+    _form("a", ALWAYS, r"([A-Za-z][\w.-]{0,62}):([0-9]{1,9}):[0-9]{1,9} \[[0-9]{1,4}\]", "host", "pid"),  # NCCL
     _form(  # syslog, with the program that its pid follows
         "a",
         ALWAYS,
-        rf"({_MONTH}) {{1,2}}({_MDAY}) ({_TIME}){_FRACTION} ([\w.-]{{1,63}})(?: [\w./@-]{{1,60}}\[\d{{1,9}}\]:)?(?= )",
+        rf"({_MONTH}) {{1,2}}({_MDAY}) ({_TIME}){_FRACTION} ([\w.-]{{1,63}})(?: [\w./@-]{{1,60}}\[[0-9]{{1,9}}\]:)?(?= )",
         *("month", "mday", "time", "fraction", "host"),
     ),
     _form(  # date(1), ctime, mpirun --timestamp-output
         "a[",
         ALWAYS,
-        rf"\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ({_MONTH}) {{1,2}}({_MDAY}) ({_TIME}){_FRACTION}(?: (UTC|GMT)| [A-Z]{{3,4}})? (\d{{4}})(?!\d)\]?:?",
+        rf"\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ({_MONTH}) {{1,2}}({_MDAY}) "
+        rf"({_TIME}){_FRACTION}(?: (UTC|GMT)| [A-Z]{{3,4}})? ([0-9]{{4}})(?![0-9])\]?:?",
         *("month", "mday", "time", "fraction", "zone", "year"),
     ),
     _form(
         "d[",
         ALWAYS,
-        rf"\[?({_MDAY})[-/ ]({_MONTH})[-/ ](\d{{4}})[ :T]({_TIME}){_FRACTION}{_ZONE}\]?",
+        rf"\[?({_MDAY})[-/ ]({_MONTH})[-/ ]([0-9]{{4}})[ :T]({_TIME}){_FRACTION}{_ZONE}\]?",
         *("mday", "month", "year", "time", "fraction", "zone"),
     ),
     _form(
         "d[",
         ALWAYS,
-        rf"\[?(20\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))[ T_-]({_TIME}){_FRACTION}{_ZONE}\]?",
+        rf"\[?(20[0-9][0-9](?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01]))[ T_-]({_TIME}){_FRACTION}{_ZONE}\]?",
         *("digits", "time", "fraction", "zone"),
     ),
     _form("d[", ALWAYS, rf"\[?({_TIME}){_FRACTION}\]?(?: -(?= ))?", "time", "fraction"),
-    _form("d[", FIRST, r"(?:\[(1\d{9}(?:\.\d{1,9})?)\]|(1\d{9}\.\d{1,9}))(?=[ \t])", "epoch", "epoch"),
-    _form("a", ALWAYS, r"(?:agent|launcher|torchrun|submitit)(?:\[\d{1,9}\])?:?(?= )"),
+    _form("d[", FIRST, r"(?:\[(1[0-9]{9}(?:\.[0-9]{1,9})?)\]|(1[0-9]{9}\.[0-9]{1,9}))(?=[ \t])", "epoch", "epoch"),
+    _form("a", ALWAYS, r"(?:agent|launcher|torchrun|submitit)(?:\[[0-9]{1,9}\])?:?(?= )"),
     _form("a", LOGGED, r"std(?:out|err) [FP](?= |$)"),  # container engines (CRI)
     _form("a[", FIRST, r"(?:std(?:out|err):|\[std(?:out|err)\]:?)(?= )"),
     _form("[", ALWAYS, rf"\[pod/({_HOST})(?:/[^\]\s]{{1,200}})?\]", "host"),
     _form(
-        "[", ALWAYS, r"\[[a-z_]{1,20}\d{1,6}\]:|\[titan\]|\[[\w./-]{1,100}\.py:\d+(?::\w+)?\]|\[[A-Za-z_][\w./-]{0,100}:\d{1,4}(?::\w+)?\]"
+        "[",
+        ALWAYS,
+        r"\[[a-z_]{1,20}[0-9]{1,6}\]:|\[titan\]|\[[\w./-]{1,100}\.py:[0-9]+(?::\w+)?\]|\[[A-Za-z_][\w./-]{0,100}:[0-9]{1,4}(?::\w+)?\]",
     ),
-    _form("[", ALWAYS, rf"\[({_HOST}):(\d{{5,7}})\](?= )", "host", "pid"),  # Open MPI
-    _form("[", FIRST, r"\[(?:[\w.-]{1,80}@)?\d{1,7},(\d{1,7})\](?:<std(?:out|err)>)?:?", "label"),  # mpirun --tag-output: job, rank
-    _form("[", FIRST, r"\[(\d{1,7})\]<std(?:out|err)>:?", "label"),  # horovodrun, where no mpirun stands below it
-    _form("[", FIRST, rf"\[[A-Za-z_][\w.-]{{0,80}}\](?= \[?\d{{4}}[-/]{_DAY}[T _]{_TIME})"),  # a program's name before its clock
-    _form("[", FIRST, r"\[\d{1,9}\]:?(?= )"),  # number of an editor; device of NCCL
-    _form("d", FIRST, rf"\d{{1,7}}(?: {{0,2}}\||:(?! )|\t| {{1,2}}(?=\[)){_BEGINS}"),  # number of an editor, of `cat -n` or `grep -n`
-    _form("d", FIRST, r"(\d{1,6}):(?= )", "label"),  # srun --label, mpirun
+    _form("[", ALWAYS, rf"\[({_HOST}):([0-9]{{5,7}})\](?= )", "host", "pid"),  # Open MPI
+    _form("[", FIRST, r"\[(?:[\w.-]{1,80}@)?[0-9]{1,7},([0-9]{1,7})\](?:<std(?:out|err)>)?:?", "label"),  # mpirun --tag-output: job, rank
+    _form("[", FIRST, r"\[([0-9]{1,7})\]<std(?:out|err)>:?", "label"),  # horovodrun, where no mpirun stands below it
+    _form("[", FIRST, rf"\[[A-Za-z_][\w.-]{{0,80}}\](?= \[?[0-9]{{4}}[-/]{_DAY}[T _]{_TIME})"),  # a program's name before its clock
+    _form("[", FIRST, r"\[[0-9]{1,9}\]:?(?= )"),  # number of an editor; device of NCCL
+    _form("d", FIRST, rf"[0-9]{{1,7}}(?: {{0,2}}\||:(?! )|\t| {{1,2}}(?=\[)){_BEGINS}"),  # number of an editor, of `cat -n` or `grep -n`
+    _form("d", FIRST, r"([0-9]{1,6}):(?= )", "label"),  # srun --label, mpirun
     _form("d", FIRST, rf"({_ADDRESS}):(?= )", "host"),
-    _form("a", FIRST, r"(?i:rank)(?:[ _]?(\d{1,7})(?::(?= )| \|(?= ))|=(\d{1,7})(?= ))", "rank", "rank"),
+    _form("a", FIRST, r"(?i:rank)(?:[ _]?([0-9]{1,7})(?::(?= )| \|(?= ))|=([0-9]{1,7})(?= ))", "rank", "rank"),
     # pdsh, clush, DeepSpeed's launcher: a name with a number, or any name with a dash where a line of its own follows
-    _form("a", FIRST, rf"{_NO_HOST}({_NUMBERED}|[a-z_]{{1,20}}\d{{2,6}}(?:\.[\w.-]{{1,40}})?):(?= )", "host"),
+    _form("a", FIRST, rf"{_NO_HOST}({_NUMBERED}|[a-z_]{{1,20}}[0-9]{{2,6}}(?:\.[\w.-]{{1,40}})?):(?= )", "host"),
     _form("a", FIRST, rf"([a-z][\w.]{{0,30}}-[\w.-]{{1,50}}):(?= ){_BEGINS}", "host"),
-    _form("a", FIRST, rf"({_NUMBERED}|[a-z]\w{{0,40}}[-_]\d{{1,6}}) {{1,9}}\|(?= |$)", "host"),  # docker compose
+    _form("a", FIRST, rf"({_NUMBERED}|[a-z]\w{{0,40}}[-_][0-9]{{1,6}}) {{1,9}}\|(?= |$)", "host"),  # docker compose
     _form("a", FIRST, rf"(?:[a-z][\w-]{{0,60}} \u203a )?({_NUMBERED})(?: \u203a)? [a-z][a-z0-9-]{{0,40}}(?= ){_BEGINS}", "host"),  # stern
     _form(  # where in the program a logger was called: loguru, vLLM, TensorFlow
         "a",
         LOGGED,
-        r"[\w./-]{1,100}:[\w.<>-]{1,80}:\d{1,6} [-|](?= )|[\w./-]{1,100}\.\w{1,4}:\d{1,7}\](?= )|([DIWEF]) [\w./+-]{1,200}:\d{1,7}\](?= )",
+        r"[\w./-]{1,100}:[\w.<>-]{1,80}:[0-9]{1,6} [-|](?= )|[\w./-]{1,100}\.\w{1,4}:[0-9]{1,7}\](?= )|([DIWEF]) [\w./+-]{1,200}:[0-9]{1,7}\](?= )",
         "level",
     ),
     # names of loggers

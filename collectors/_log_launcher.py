@@ -35,37 +35,41 @@ WORDS: Final = (
     *("world_rank", "initializing distributed", "start of training step", "running training", "training starts"),
 )
 
-_FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?\d{1,6})\)")
+_FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?[0-9]{1,6})\)")
 _SENDING: Final = re.compile(
-    r"(?:Sending|Closing) process (?P<pid>\d{1,9}) (?:closing signal|via signal) (?:Signals\.)?SIG\w+"
-    r"|Unable to shutdown process (?P<stuck>\d{1,9}) via "  # it has got SIGTERM and did not end
+    r"(?:Sending|Closing) process (?P<pid>[0-9]{1,9}) (?:closing signal|via signal) (?:Signals\.)?SIG\w+"
+    r"|Unable to shutdown process (?P<stuck>[0-9]{1,9}) via "  # it has got SIGTERM and did not end
 )
-_KILLING: Final = re.compile(r"Killing subprocess (?P<pid>\d{1,9})")  # DeepSpeed's launcher, after one of them failed
-_RETURNED: Final = re.compile(r"exits with return code = (?P<code>-?\d{1,6})")
-_DIED: Final = re.compile(r"(?i)\bprocess with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,6})")  # Lightning's
+_KILLING: Final = re.compile(r"Killing subprocess (?P<pid>[0-9]{1,9})")  # DeepSpeed's launcher, after one of them failed
+_RETURNED: Final = re.compile(r"exits with return code = (?P<code>-?[0-9]{1,6})")
+_DIED: Final = re.compile(r"(?i)\bprocess with PID (?P<pid>[0-9]{1,9}) terminated with code (?P<code>-?[0-9]{1,6})")  # Lightning's
 _FINISHED: Final = re.compile(
     r"(?i)\bworkers?\b.{0,80}\b(?:finished|succeeded|exited (?:normally|cleanly))\s*(?:$|[.!;,(]|successfully)"
     r"|^\s*all workers done|\bworker group successfully finished|^\s*(?:training|run|job) (?:has )?(?:finished|completed|is done|done)\b"
     r"|^\s*\[?(?:after training is done|exiting program (?:at|after))|\bexits? successfully"
 )
 _STARTED: Final = re.compile(
-    r"(?i)\b(?:started|starting|launching|launched|spawned) (?:\d{1,7} )?workers?\b|\bstarting worker group|^\s*worker start(?:s|ed)?\b"
-    r"|\brank\W{0,3}\d{1,7} of \d{1,7}\b|\b(?:start|init|launch|spawn|boot)\w*\b.{0,200}\bpid\W{1,3}\d"
-    r"|\bpid\W{1,3}\d.{0,200}\b(?:start|init|launch|spawn)|\bpid=\d{1,9}\) world_rank=\d|^\s*initializing distributed: global_rank: \d"
-    r"|^\s*\[before the start of training step\]|^\s*\*{5} Running training \*{5}|\btraining starts at step \d"  # Megatron, Hugging Face, torchtitan
+    r"(?i)\b(?:started|starting|launching|launched|spawned) (?:[0-9]{1,7} )?workers?\b|\bstarting worker group|^\s*worker start(?:s|ed)?\b"
+    r"|\brank\W{0,3}[0-9]{1,7} of [0-9]{1,7}\b|\b(?:start|init|launch|spawn|boot)\w*\b.{0,200}\bpid\W{1,3}[0-9]"
+    r"|\bpid\W{1,3}[0-9].{0,200}\b(?:start|init|launch|spawn)|\bpid=[0-9]{1,9}\) world_rank=[0-9]|^\s*initializing distributed: global_rank: [0-9]"
+    r"|^\s*\[before the start of training step\]"
+    r"|^\s*\*{5} Running training \*{5}|\btraining starts at step [0-9]"  # Megatron, Hugging Face, torchtitan
 )
 _OWN: Final = re.compile(  # what a trainer prints of itself, on whichever rank prints: it tells nothing of who else speaks through the same task
     r"(?i)^\s*(?:\[before the start of training step\]|\*{5} running training \*{5}|\[?after training is done|\[?exiting program (?:at|after)"
-    r"|(?:training|run|job) (?:has )?(?:finished|completed|is done|done)\b)|\btraining starts at step \d"
+    r"|(?:training|run|job) (?:has )?(?:finished|completed|is done|done)\b)|\btraining starts at step [0-9]"
 )
-_BEGAN: Final = re.compile(r"^\s*\[before the start of training step\] datetime: (?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\b")
-_RANK: Final = re.compile(r"(?i)(?<![a-z_])(?:(?:global|world)[_ ])?rank\W{1,3}(?P<rank>\d{1,7})\b")
-_PID: Final = re.compile(r"(?i)\bpid\W{1,3}(?P<pid>\d{1,9})\b")
+_BEGAN: Final = re.compile(
+    r"^\s*\[before the start of training step\] datetime: "
+    r"(?P<stamp>[0-9]{4}-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9])\b"
+)
+_RANK: Final = re.compile(r"(?i)(?<![a-z_])(?:(?:global|world)[_ ])?rank\W{1,3}(?P<rank>[0-9]{1,7})\b")
+_PID: Final = re.compile(r"(?i)\bpid\W{1,3}(?P<pid>[0-9]{1,9})\b")
 _HOST: Final = re.compile(r"(?i)(?:(?:\bhost(?:name)?|\bon node)\s?[:=]?\s?(?P<host>[a-z][\w.-]{0,62})|\bip=(?P<ip>[\w.-]{1,62}))")
 _BLOCK: Final = re.compile(r"^\s*(?P<kind>Failures:|Root Cause \(first observed failure\):)")
 _FIELD: Final = re.compile(r"^\s*(?P<name>time|host|rank|exitcode|error_file|traceback) *: (?!Traceback )(?P<value>.*)$")
-_ENTRY: Final = re.compile(r"^\s*\[\d{1,7}\]:\s*$|^\s*<NO_OTHER_FAILURES>")
-_STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d")
+_ENTRY: Final = re.compile(r"^\s*\[[0-9]{1,7}\]:\s*$|^\s*<NO_OTHER_FAILURES>")
+_STAMP: Final = re.compile(r"[0-9]{4}-[0-9][0-9]-[0-9][0-9]_[0-9][0-9]:[0-9][0-9]:[0-9][0-9]")
 _RULE: Final = re.compile(r"^\s*[-=]{8,}\s*$")
 _TERMINATED: Final = signal.SIGTERM.name
 
@@ -103,7 +107,7 @@ class Block:
         self._entry, self._at = {}, None
         if not entry or at is None:
             return None
-        numbers = {name: re.match(r"-?\d{1,9}", entry.get(name, "")) for name in ("rank", "exitcode")}
+        numbers = {name: re.match(r"-?[0-9]{1,9}", entry.get(name, "")) for name in ("rank", "exitcode")}
         pid = _PID.search(entry.get("exitcode", ""))
         date, _, time = entry.get("time", "").partition("_")
         stamp = local_stamp(date, time) if _STAMP.fullmatch(entry.get("time", "")) else None

@@ -24,18 +24,20 @@ MAX_BARS = 64  # on one line that lost its carriage returns
 NEAR = 2  # forms that may stand before one that belongs to the beginning of a line
 _ESCAPES: Final = ("\x1b", "^[[", "#033[", "\\x1b[", "\\u001b[", "[0m")  # ESC itself, and as pagers, syslog and JSON write it, or lost
 _COLOUR: Final = re.compile(
-    r"(?:\x1b|\^\[|#033|\\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\[\d{1,3}(?:;\d{1,3}){0,4}m"
+    r"(?:\x1b|\^\[|#033|\\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\[[0-9]{1,3}(?:;[0-9]{1,3}){0,4}m"
 )
-_BAR: Final = re.compile(r"\d+/\d+ \[\d[\d:]*<[^\]]{0,400}\]")
+_BAR: Final = re.compile(r"[0-9]+/[0-9]+ \[[0-9][0-9:]*<[^\]]{0,400}\]")
 _GLUE: Final = ("[rank", "ProcessGroup", "Traceback (most", "NCCL WARN", "srun: error", "slurmstepd: error", "TCPStore.cpp", "socket.cpp")
 _GLUED: Final = re.compile(  # how a line begins that only one writer writes so, whatever stands before it
-    r"\[rank\d{1,7}\]: ?(?=\[?[DIWEF]\d{0,4} |Traceback )|\[[EWF](?:\d{3,4} [\d:.]{8,18})? (?:ProcessGroup\w{1,20}|TCPStore|socket)\.cpp:\d{1,6}\] "
-    r"|(?<=[^\s\"'`(])Traceback \(most recent call last\)|(?<![\w.-])[A-Za-z][\w.-]{0,62}:\d{1,9}:\d{1,9} \[\d{1,4}\] (?:\S{1,80} )?NCCL WARN "
+    r"\[rank[0-9]{1,7}\]: ?(?=\[?[DIWEF][0-9]{0,4} |Traceback )"
+    r"|\[[EWF](?:[0-9]{3,4} [0-9:.]{8,18})? (?:ProcessGroup\w{1,20}|TCPStore|socket)\.cpp:[0-9]{1,6}\] "
+    r"|(?<=[^\s\"'`(])Traceback \(most recent call last\)"
+    r"|(?<![\w.-])[A-Za-z][\w.-]{0,62}:[0-9]{1,9}:[0-9]{1,9} \[[0-9]{1,4}\] (?:\S{1,80} )?NCCL WARN "
     r"|(?:srun|slurmstepd): error: "
 )
 _SPEAKS: Final = re.compile(r"[ \t]*(?:(?:what\(\): +){1,9}|(?:[a-z_]\w{0,60}\.){0,6}[A-Z]\w{0,80}(?:Error|Exception): )(?=\[(?:Rank|PG) )")
 _ABORTED: Final = re.compile(  # where no group is named
-    r"(?:^|Error: )NCCL communicator was aborted on rank (\d{1,7})\b"
+    r"(?:^|Error: )NCCL communicator was aborted on rank ([0-9]{1,7})\b"
 )
 _OF_TORCH: Final = re.compile(  # what a process group says of itself
     r"[ \t]{0,3}(?:Watchdog caught |(?:Process group |NCCL )watchdog thread |Some NCCL operations |To avoid (?:data inconsistency|this))"

@@ -18,7 +18,7 @@ from collectors._log_prefix import Line
 __all__ = ["WORDS", "batch_of", "instant_of", "loss_of_batch", "of_batch", "of_json", "of_text"]
 
 WORDS: Final = ("loss", "iteration", "step=", "step:", "s/it", "it/s", "ba/s", "[batch=")
-_NUMBER: Final = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|inf(?:inity)?\b)"
+_NUMBER: Final = r"[-+]?(?:[0-9][0-9,]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,3})?|nan\b|inf(?:inity)?\b)"
 _PAIR: Final = re.compile(  # a name of one to five words, perhaps a unit, and a number
     rf"(?i)(?<![\w/])(?P<name>[a-z_][a-z_/]{{0,40}}(?: [a-z_/]{{1,20}}){{0,4}})(?: \((?:tgs|(?P<unit>ms|s))\))?['\"]?\s{{0,4}}[:=#]?\s{{0,12}}"
     rf"(?:\[|['\"])?(?P<value>{_NUMBER})(?P<behind>%| ?ms\b|s\b)?(?![\w])"
@@ -56,20 +56,20 @@ _PLAIN: Final = frozenset({"epoch", "loss", "grad_norm", "learning_rate", "token
 _WITH_UNIT: Final = frozenset({"mfu_ratio", "iteration_s", "logged_step_s"})
 _CHECKED: Final = frozenset({"loss", "grad_norm"})  # must be finite in a sound step
 _LAST_WORD: Final = frozenset({"step", "iteration", "epoch", "batch"})  # also behind other words: "finished step 12"
-_BARE_MS: Final = re.compile(r"\| {0,4}(\d{1,12}(?:\.\d{1,9})?) ?ms$")
+_BARE_MS: Final = re.compile(r"\| {0,4}([0-9]{1,12}(?:\.[0-9]{1,9})?) ?ms$")
 _BAR: Final = re.compile(  # NeMo's has no pace
-    r"^(?P<name>[^|%]{0,60}?):?\s{0,4}\d{1,3}%\|[^|]{0,400}\|\s{0,8}(?P<step>\d{1,15})/(?P<size>\d{1,15}) "
-    r"\[[^\]<]{1,20}<[^,\]]{1,20}(?:, {0,4}[\d.?]+ ?(?:s/it|it/s|s/ba|ba/s)|, {0,4}(?=[A-Za-z_]))"
+    r"^(?P<name>[^|%]{0,60}?):?\s{0,4}[0-9]{1,3}%\|[^|]{0,400}\|\s{0,8}(?P<step>[0-9]{1,15})/(?P<size>[0-9]{1,15}) "
+    r"\[[^\]<]{1,20}<[^,\]]{1,20}(?:, {0,4}[0-9.?]+ ?(?:s/it|it/s|s/ba|ba/s)|, {0,4}(?=[A-Za-z_]))"
 )
-_ROUNDED: Final = re.compile(r"(?i)global_step=(?P<step>\d(?:\.\d{1,9})?e\+?\d{1,2})(?![\w.])")  # as Lightning's bar prints large numbers
+_ROUNDED: Final = re.compile(r"(?i)global_step=(?P<step>[0-9](?:\.[0-9]{1,9})?e\+?[0-9]{1,2})(?![\w.])")  # as Lightning's bar prints large numbers
 _OF_EPOCH: Final = re.compile(  # a batch without a name, beside its epoch: torchvision, mmcv, fairseq, Keras, Lightning with Rich
-    r"(?i)^\W{0,3}(?:train\w{0,10}\W{1,3})?epoch\W{0,5}\d{1,6}(?:/\d{1,6})?\W{1,120}(?P<step>\d{1,15}) ?/ ?\d{1,15}\b"
-    r"|^(?P<keras>\d{1,15})/\d{1,15} (?:\[[=>. ]{3,80}\]|\u2501[\u2501 ]{2,80})"
+    r"(?i)^\W{0,3}(?:train\w{0,10}\W{1,3})?epoch\W{0,5}[0-9]{1,6}(?:/[0-9]{1,6})?\W{1,120}(?P<step>[0-9]{1,15}) ?/ ?[0-9]{1,15}\b"
+    r"|^(?P<keras>[0-9]{1,15})/[0-9]{1,15} (?:\[[=>. ]{3,80}\]|\u2501[\u2501 ]{2,80})"
 )
 _VALIDATES: Final = re.compile(
     r"(?i)^(?:validate|validati(?:on|ng)|eval\w{0,10})\b|\bvalid on '|^\{'(?:train_runtime|eval_)"
 )  # no step of training
-_BATCH: Final = re.compile(r"^(?:\[epoch=\d{1,9}(?:/\d{1,9})?\])?\[batch=(?P<step>\d{1,15})/\d{1,15}\]:$")  # Composer's, over a block
+_BATCH: Final = re.compile(r"^(?:\[epoch=[0-9]{1,9}(?:/[0-9]{1,9})?\])?\[batch=(?P<step>[0-9]{1,15})/[0-9]{1,15}\]:$")  # Composer's, over a block
 _LOSS_OF_BATCH: Final = re.compile(rf"(?i)^train loss/train/total: {{1,4}}(?P<loss>{_NUMBER})$")
 _TRAINING_BAR: Final = re.compile(r"(?i)^(?:epoch|train|step|iter)|^$")
 

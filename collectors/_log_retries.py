@@ -8,12 +8,12 @@ from typing import Final
 __all__ = ["tries_again"]
 
 _AGAIN: Final = re.compile(
-    r"(?i)\bretrying\b|\b(?:will|to|and|automatic) retry\b|\bretry (?:in|after|no\.?|number|#? ?\d)\b|\bretried\b"
+    r"(?i)\bretrying\b|\b(?:will|to|and|automatic) retry\b|\bretry (?:in|after|no\.?|number|#? ?[0-9])\b|\bretried\b"
     r"|\btr(?:y|ying) (?:it |this )?(?:again|once more)\b"
     r"|\b(?:new|next) attempt\b|\bback(?:ing)? ?off\b|\b(?:succeeded|ok|done|worked|recovered|read) (?:at|on|after|in) (?:attempt|try"
-    r"|\d{1,3} (?:attempts|tries|retries))"
+    r"|[0-9]{1,3} (?:attempts|tries|retries))"
 )
-_COUNTED: Final = re.compile(r"(?i)\b(?:attempt|try|retry|tried|retries)[ #:=]{0,3}(\d{1,4})(?: ?/ ?| of )(\d{1,4})\b")
+_COUNTED: Final = re.compile(r"(?i)\b(?:attempt|try|retry|tried|retries)[ #:=]{0,3}([0-9]{1,4})(?: ?/ ?| of )([0-9]{1,4})\b")
 _NO_MORE: Final = re.compile(
     r"(?i)\bgiv(?:e|es|ing|en) up\b|\bgave up\b|\bno (?:more|further) (?:retries|retry|attempts|tries)\b"
     r"|\b(?:max(?:imum)?|all|last|final)\b.{0,20}\b(?:retries|retry|attempts?|tries|try)\b|\bretries (?:exceeded|exhausted)\b|\bexhausted\b"

@@ -16,10 +16,10 @@ MAX_TEXT = 1000  # characters of a message that are kept
 MAX_OF_KIND = 16  # different messages of one kind, rank, host and process that are kept apart; the others count to the last of them
 MAX_ROWS = 200_000
 _OF_OTHERS: Final = ("elastic_", "slurm_", "k8s_", "rendezvous_")  # a launcher or scheduler speaks: the file's name is not its rank
-_STEP: Final = re.compile(r"(?i)(?<![\w])(?:global[_ ])?(?:step|iteration|iter)s?\s{0,3}[:=#]?\s{0,9}#?(?P<step>\d{1,15})\b(?!\.\d)")
+_STEP: Final = re.compile(r"(?i)(?<![\w])(?:global[_ ])?(?:step|iteration|iter)s?\s{0,3}[:=#]?\s{0,9}#?(?P<step>[0-9]{1,15})\b(?!\.[0-9])")
 _SAMPLES: Final = re.compile(
-    r"(?i)(?<![\w])samples?(?:[_ ]?ids?)?['\"]?\s{0,3}[:=#]?\s{0,3}[\[({]?\s?(?P<ids>['\"]?[\w.:/-]{0,60}\d[\w.:/-]{0,60}['\"]?"
-    r"(?:\s?,\s?['\"]?[\w.:/-]{0,60}\d[\w.:/-]{0,60}['\"]?){0,200})"
+    r"(?i)(?<![\w])samples?(?:[_ ]?ids?)?['\"]?\s{0,3}[:=#]?\s{0,3}[\[({]?\s?(?P<ids>['\"]?[\w.:/-]{0,60}[0-9][\w.:/-]{0,60}['\"]?"
+    r"(?:\s?,\s?['\"]?[\w.:/-]{0,60}[0-9][\w.:/-]{0,60}['\"]?){0,200})"
 )
 
 # Words before it that make it a number of samples, as Megatron's "consumed samples: 355467264", and not the name of one.

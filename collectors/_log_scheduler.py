@@ -51,7 +51,7 @@ _TAKEN_BACK: Final = re.compile(
 _OVER: Final = re.compile(r"(?i)\b(?:maintenance|window|drain)\b.{0,60}\b(?:completed|finished|ended|over|done|closed)\b")
 _AHEAD: Final = re.compile(
     r"(?i)\b(?:tomorrow|upcoming|reminder|next (?:week|month|monday|tuesday|wednesday|thursday|friday|saturday|sunday))\b"
-    r"|\bin \d+ (?:days?|weeks?|hours?)\b|\b(?:may|might|could|can) be (?:preempted|reclaimed|stopped|drained|cancelled)\b"
+    r"|\bin [0-9]+ (?:days?|weeks?|hours?)\b|\b(?:may|might|could|can) be (?:preempted|reclaimed|stopped|drained|cancelled)\b"
 )
 _ADVICE: Final = re.compile(
     r"(?i)\b(?:please|need to|must|should) (?:resume|restart|rerun|requeue)\b"
@@ -66,7 +66,7 @@ _ACTORS: Final = (
     ("operator", re.compile(r"(?i)\b(?:operator|admin\w*|maintenance)\b")),
     ("scheduler", re.compile(r"(?i)\b(?:scheduler|slurm\w*|kube\w*|controller)\b")),
 )
-_NODE: Final = re.compile(r"(?i)\b(?:node|host)s?[:= ]+(?P<host>[a-z][\w.-]*\d[\w-]*)")
+_NODE: Final = re.compile(r"(?i)\b(?:node|host)s?[:= ]+(?P<host>[a-z][\w.-]*[0-9][\w-]*)")
 
 
 @cached

@@ -41,13 +41,13 @@ NUM_JOINT = 8  # variants in which everything is changed at once
 MAX_WHOLE = 10**15  # counts below are exact as floating-point numbers
 TIME_WIDTH = 8  # of HH:MM:SS
 _PART: Final = re.compile(
-    r"(?P<printed>\x1b\[[0-9;?]*[A-Za-z]|(?<!\d)\d{4}[-/]\d\d[-/]\d\d(?!\d))"  # colours and dates, kept as they are
-    r"|(?P<time>(?<![\d:.])(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:[.,]\d{1,9})?(?![\d:]))"
-    r"|(?P<hex>0x[0-9a-fA-F]{1,16}(?![0-9A-Za-z])|(?<![0-9A-Za-z])(?=[a-f-]{0,36}\d)(?=[\d-]{0,36}[a-f])"
+    r"(?P<printed>\x1b\[[0-9;?]*[A-Za-z]|(?<![0-9])[0-9]{4}[-/][0-9][0-9][-/][0-9][0-9](?![0-9]))"  # colours and dates, kept as they are
+    r"|(?P<time>(?<![0-9:.])(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.,][0-9]{1,9})?(?![0-9:]))"
+    r"|(?P<hex>0x[0-9a-fA-F]{1,16}(?![0-9A-Za-z])|(?<![0-9A-Za-z])(?=[a-f-]{0,36}[0-9])(?=[0-9-]{0,36}[a-f])"
     r"(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{8,64})(?![0-9A-Za-z]))"
     r"|(?<=%\|)(?P<bar>[^|\x1b]{0,400})(?=\|)"
-    r"|(?P<pad> +)(?=[-+]?\d)"
-    r"|(?P<number>(?:(?<![\w.)\]-])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?)"
+    r"|(?P<pad> +)(?=[-+]?[0-9])"
+    r"|(?P<number>(?:(?<![\w.)\]-])[-+])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3}(?![0-9]))?)"
 )
 _SPECIAL: Final = re.compile(r"([\\.+*?()|\[\]{}^$])")
 _PER_UNIT: Final = {"plain": 1.0, "thousandth": 1000.0, "hundredth": 100.0}

@@ -55,7 +55,7 @@ _SAMPLE: Final = re.compile(  # what a model read or wrote, as trainers print it
 SAMPLED = 340  # characters before a match in which a sample may begin
 NEAR = 40  # characters on either side of a match that may deny it
 
-_DIGITS: Final = re.compile(r"\d+")
+_DIGITS: Final = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def words() -> tuple[str, ...]:
 def numbers_of(text: str) -> set[str]:
     """Numbers that patterns of which the text holds the word name outright: with another one the text may be of another kind."""
     lowered = _DIGITS.sub("0", text.lower())
-    plain = (re.sub(r"\{[\d,]*\}", "", p.regex.pattern) for p in patterns() if _DIGITS.sub("0", p.word) in lowered)
+    plain = (re.sub(r"\{[0-9,]*\}", "", p.regex.pattern) for p in patterns() if _DIGITS.sub("0", p.word) in lowered)
     return {number for source in plain for number in _DIGITS.findall(source)}
 
 

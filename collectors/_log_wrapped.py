@@ -14,9 +14,9 @@ MIN_WIDTH, MAX_WIDTH = 60, 400  # of a terminal, characters
 MIN_BROKEN = 2  # lines of the full width that show that lines were broken
 MAX_PARTS = 64  # of one line
 _STANDS_ALONE: Final = re.compile(  # also what is quickly seen to be a prefix: a task, a rank, NCCL's, a stamp
-    r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-| ?(?:iteration|steps?|epoch|Epoch)\b|\d{1,6}: |\[rank\d{1,7}\]:"
-    r"|[A-Za-z][\w.-]{0,62}:\d{1,9}:\d{1,9} \[\d{1,4}\]|(?:[a-z_]\w{0,60}\.){1,6}[A-Z]\w{0,80}(?:Error|Exception): "
-    r"|\[?\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])[ T](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)"
+    r"(?:Traceback|terminate called|srun: |slurmstepd: |\{|=|-| ?(?:iteration|steps?|epoch|Epoch)\b|[0-9]{1,6}: |\[rank[0-9]{1,7}\]:"
+    r"|[A-Za-z][\w.-]{0,62}:[0-9]{1,9}:[0-9]{1,9} \[[0-9]{1,4}\]|(?:[a-z_]\w{0,60}\.){1,6}[A-Z]\w{0,80}(?:Error|Exception): "
+    r"|\[?[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])[ T](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])"
 )
 _QUOTED: Final = re.compile(r"(?:> ?){1,8}")
 

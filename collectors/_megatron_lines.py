@@ -33,12 +33,12 @@ MOST_W: Final = 5000.0  # no GPU draws more: a larger number counts mW
 MAX_HELD: Final = 1000  # reruns whose rank is not told yet
 MAX_TEXT: Final = 1000
 
-_NUMBER: Final = r"-?\d{1,15}(?:\.\d{1,12})?"
+_NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,12})?"
 _EXTREME: Final = re.compile(
-    rf"\b(?P<end>M[nx])(?P<what>[A-Za-z]{{1,16}})/Rnk: {{0,4}}(?P<value>{_NUMBER}) ?[A-Za-z%/]{{0,12}}/(?P<rank>\d{{1,7}})(?!\d)"
+    rf"\b(?P<end>M[nx])(?P<what>[A-Za-z]{{1,16}})/Rnk: {{0,4}}(?P<value>{_NUMBER}) ?[A-Za-z%/]{{0,12}}/(?P<rank>[0-9]{{1,7}})(?![0-9])"
 )
-_LISTED: Final = re.compile(r"\^\^\^\^ (?:Bottom|Top) {1,6}\d{1,7} Ranks with \w{1,10} {1,4}Etpt\(TF\):(?P<list>.{0,16000})")
-_ENTRY: Final = re.compile(rf"(?P<value>{_NUMBER})/(?P<rank>\d{{1,7}})(?!\d)")
+_LISTED: Final = re.compile(r"\^\^\^\^ (?:Bottom|Top) {1,6}[0-9]{1,7} Ranks with \w{1,10} {1,4}Etpt\(TF\):(?P<list>.{0,16000})")
+_ENTRY: Final = re.compile(rf"(?P<value>{_NUMBER})/(?P<rank>[0-9]{{1,7}})(?![0-9])")
 _EXTREMES: Final = {"Mn": "min", "Mx": "max"}
 _THROUGHPUT: Final = "throughput_tflops"
 _KNOWN: Final = {  # short name in the report -> name and column
@@ -50,24 +50,27 @@ _KNOWN: Final = {  # short name in the report -> name and column
     "Clk": ("clock_mhz", "value"),
     "Etpt": (_THROUGHPUT, "value"),
 }
-_STAMP: Final = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?")
+_STAMP: Final = re.compile(
+    r"(?P<day>[0-9]{4}-[0-9][0-9]-[0-9][0-9])[ T](?P<time>[0-9][0-9]:[0-9][0-9]:[0-9][0-9])(?:[.,](?P<fraction>[0-9]{1,9}))?"
+)
 
 _RESULT: Final = re.compile(
-    r"[Uu]nexpected result (?P<result>.{1,300}?) on rank (?P<rank>\d{1,7}) at iteration #?(?P<step>\d{1,15})\b(?P<rest>.{0,600})"
+    r"[Uu]nexpected result (?P<result>.{1,300}?) on rank (?P<rank>[0-9]{1,7}) at iteration #?(?P<step>[0-9]{1,15})\b(?P<rest>.{0,600})"
 )
 _AT_LINE: Final = re.compile(  # before 2025: the rank is not told
-    r"[Uu]nexpected result (?P<result>.{1,300}?) at \S{1,1000} line \d{1,9}, invo[ck]ation #?\d{1,15} "
-    r"at iteration #?(?P<step>\d{1,15})\b(?P<rest>.{0,600})"
+    r"[Uu]nexpected result (?P<result>.{1,300}?) at \S{1,1000} line [0-9]{1,9}, invo[ck]ation #?[0-9]{1,15} "
+    r"at iteration #?(?P<step>[0-9]{1,15})\b(?P<rest>.{0,600})"
 )
 _OF_RANK: Final = re.compile(
-    r"Rank (?P<rank>\d{1,7}), node (?P<node>[\w.:-]{1,255}), device (?P<device>\d{1,5})(?:, iteration #?(?P<step>\d{1,15}))?: (?P<said>.{1,2000})"
+    r"Rank (?P<rank>[0-9]{1,7}), node (?P<node>[\w.:-]{1,255}), device "
+    r"(?P<device>[0-9]{1,5})(?:, iteration #?(?P<step>[0-9]{1,15}))?: (?P<said>.{1,2000})"
 )
 _FIRST: Final = re.compile(r"First rerun: unexpected result is (?P<not>not )?reproducible within the tolerance.{0,1000}")
 _SECOND: Final = re.compile(r"Second rerun: unexpected result is (?P<not>not )?reproducible on a different GPU.{0,1000}")
-_SAME: Final = re.compile(r"Got rescheduled on the same GPU\..{0,100}?\(node: (?P<node>[\w.:-]{1,255}), gpu: (?P<device>\d{1,5})\)")
+_SAME: Final = re.compile(r"Got rescheduled on the same GPU\..{0,100}?\(node: (?P<node>[\w.:-]{1,255}), gpu: (?P<device>[0-9]{1,5})\)")
 _TRACKED: Final = re.compile(
-    r"ts=(?P<at>\S{10} \S{5,20}) node=(?P<node>[\w.:-]{1,255}) device=(?P<device>\d{1,5}) jobID=\S{1,80} rank=(?P<rank>\d{1,7}) "
-    r"iteration=(?P<step>\d{1,15}) status=(?P<status>[\w.]{1,80}) result=(?P<result>.{1,300}?) message=(?P<rest>.{0,600})"
+    r"ts=(?P<at>\S{10} \S{5,20}) node=(?P<node>[\w.:-]{1,255}) device=(?P<device>[0-9]{1,5}) jobID=\S{1,80} rank=(?P<rank>[0-9]{1,7}) "
+    r"iteration=(?P<step>[0-9]{1,15}) status=(?P<status>[\w.]{1,80}) result=(?P<result>.{1,300}?) message=(?P<rest>.{0,600})"
 )
 _SAID: Final = (  # how what a rank says begins, the event, and what its rerun showed
     ("First rerun: unexpected result is not reproducible", "first_rerun", False),
@@ -92,7 +95,7 @@ _STATUS: Final = {
     "second_rerun_not_reproducible": ("second_rerun", False),
     "second_rerun_reproducible": ("second_rerun", True),
 }
-_FLOAT: Final = re.compile(r"(?:tensor\()?(?P<value>[-+]?\d{1,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?)\b")
+_FLOAT: Final = re.compile(r"(?:tensor\()?(?P<value>[-+]?[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][-+]?[0-9]{1,3})?)\b")
 
 
 def power_w(printed: float) -> float:

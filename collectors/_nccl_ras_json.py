@@ -22,7 +22,7 @@ NOTHING: Final = "a report without communicators: RAS had no data of any"
 _STATES: Final = ("NOCOMM", "INIT", "RUNNING", "FINALIZE", "ABORT")  # of several, the text prints the last
 _FINE: Final = (0, 7)  # ncclSuccess, ncclInProgress
 _NO_PROCESS: Final = -1  # RAS does not know the process
-_NO_COMMA: Final = re.compile(r'("nvml_dev"\s{0,8}:\s{0,8}-?\d{1,9})(?=\s{1,80}"status")')
+_NO_COMMA: Final = re.compile(r'("nvml_dev"\s{0,8}:\s{0,8}-?[0-9]{1,9})(?=\s{1,80}"status")')
 
 
 def is_report(document: Mapping[str, Any]) -> bool:

@@ -24,10 +24,10 @@ MAX_LINE: Final = 20_000  # bytes of a line: a list of missing ranks is cut by R
 MAX_ROWS: Final = 1_000_000  # of one report that are held until it ends
 
 EMPTY: Final = "No communicator data collected"  # instead of the table
-_N: Final = r"(\d{1,18})"
-_GPUS: Final = r"managing GPUs? (?P<gpus>[\d,]{1,400})(?: \(NVML [\d,]{1,400}\))?"
-_BY: Final = r"rocess (?P<pid>\d{1,18}) on node (?P<host>\S{1,255})"
-_TAIL: Final = rf"(?: -- (?:GPU (?P<gpu>\d{{1,6}})(?: \(NVML \d{{1,6}}\))? managed by p{_BY}|\[process information not found\]))?"
+_N: Final = r"([0-9]{1,18})"
+_GPUS: Final = r"managing GPUs? (?P<gpus>[0-9,]{1,400})(?: \(NVML [0-9,]{1,400}\))?"
+_BY: Final = r"rocess (?P<pid>[0-9]{1,18}) on node (?P<host>\S{1,255})"
+_TAIL: Final = rf"(?: -- (?:GPU (?P<gpu>[0-9]{{1,6}})(?: \(NVML [0-9]{{1,6}}\))? managed by p{_BY}|\[process information not found\]))?"
 _HEADS: Final = re.compile(
     rb"Group\s+Comms\s+Nodes\s+Ranks\s+Ranks\s+Ranks\s+Status\s+Errors"
     rb"|#\d{1,6}-\d{1,6} \([0-9a-f]{16}\) (?:MISMATCH|INCOMPLETE|ERROR)\b"
@@ -35,7 +35,7 @@ _HEADS: Final = re.compile(
 )
 _WHOLE: Final = re.compile(rb"(?m)^[ \t]*(?:Job summary|Communicators\.\.\.)")
 _MONITOR: Final = re.compile(
-    r"\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] (?P<event>[A-Z][A-Z0-9_]{2,60}): ?"
+    r"\[(?P<at>[0-9]{4}-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9])\] (?P<event>[A-Z][A-Z0-9_]{2,60}): ?"
     rf"(?:P{_BY} {_GPUS})?\s{{0,8}}(?P<rest>.{{0,1000}})"
 )
 _IS_MONITOR: Final = re.compile(
@@ -54,19 +54,19 @@ _STAGES: Final = (
 )
 _VERSION: Final = re.compile(r"NCCL version (\S{1,60})")
 _ROW: Final = re.compile(
-    rf"{_N}\s+{_N}\s+{_N}\s+\d{{1,9}}(?:-\d{{1,9}})?\s+{_N}\s+{_N}\s+([A-Z]{{2,20}})\s+([A-Z]{{2,20}}(?:,[A-Z]{{2,20}}){{0,4}})"
+    rf"{_N}\s+{_N}\s+{_N}\s+[0-9]{{1,9}}(?:-[0-9]{{1,9}})?\s+{_N}\s+{_N}\s+([A-Z]{{2,20}})\s+([A-Z]{{2,20}}(?:,[A-Z]{{2,20}}){{0,4}})"
 )
-_COMM: Final = re.compile(r"#(\d{1,9})-\d{1,9} \(([0-9a-fx]{1,20})\) ([A-Z]{2,20})")
+_COMM: Final = re.compile(r"#([0-9]{1,9})-[0-9]{1,9} \(([0-9a-fx]{1,20})\) ([A-Z]{2,20})")
 _ALONE: Final = re.compile(r"[A-Z]{4,20}")
 _MISSING: Final = re.compile(rf"Missing communicator data from {_N} rank")
-_MISSING_RANKS: Final = re.compile(r"The missing ranks?: ([\d, ]{1,20000})")
+_MISSING_RANKS: Final = re.compile(r"The missing ranks?: ([0-9, ]{1,20000})")
 _PROCESS: Final = re.compile(rf"P{_BY} {_GPUS}")
 _TIMEOUTS: Final = re.compile(rf"Encountered {_N} communication timeout")
 _DIFFERENT: Final = re.compile(r"Communicator ranks have different (?:(?P<status>status)|(?P<op>[A-Za-z0-9_]{1,60}) operation counts)")
-_KIND_OF_ERROR: Final = re.compile(r"(Initialization|Asynchronous) errors? on \d")
-_SAID: Final = r"status (?P<status>[A-Z]{2,20})|launched up to operation (?P<calls>\d{1,19})|(?P<none>not launched any) operations"
+_KIND_OF_ERROR: Final = re.compile(r"(Initialization|Asynchronous) errors? on [0-9]")
+_SAID: Final = r"status (?P<status>[A-Z]{2,20})|launched up to operation (?P<calls>[0-9]{1,19})|(?P<none>not launched any) operations"
 _RANKS_HAVE: Final = re.compile(rf"{_N} ranks (?:have (?:{_SAID})|reported (?P<error>.{{1,100}}))")
-_RANK: Final = re.compile(rf"Rank (?P<rank>\d{{1,9}})(?: has (?:{_SAID})| reported (?P<error>[^-]{{1,100}}?))?{_TAIL}")
+_RANK: Final = re.compile(rf"Rank (?P<rank>[0-9]{{1,9}})(?: has (?:{_SAID})| reported (?P<error>[^-]{{1,100}}?))?{_TAIL}")
 
 
 def is_report(head: bytes) -> bool:
@@ -184,7 +184,7 @@ class Report:
             self._under, self._op, self._error = {}, found["op"], ""
             self._place = place
         elif found := _MISSING_RANKS.match(line):
-            self._ranks += [self._of(place) | {"group_rank": int(n), "is_missing": True} for n in re.findall(r"\d{1,9}", found[1])]
+            self._ranks += [self._of(place) | {"group_rank": int(n), "is_missing": True} for n in re.findall(r"[0-9]{1,9}", found[1])]
         elif found := _MISSING.match(line):
             row = self._groups.get(self._group) if self._group is not None else None
             if row is not None and row["num_comms"] == 1:

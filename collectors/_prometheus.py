@@ -48,9 +48,9 @@ _LINK: Final = ("nvlink", "link", "link_id", "port", "lane")
 _COMM: Final = ("comm_name", "comm", "comm_hash", "comm_id", "communicator")
 _OP: Final = ("collective", "p2p_operation", "operation")
 _NOT_SET: Final = ("", "NOT_SET", "unknown", "N/A", "none")
-_NUMBER: Final = re.compile(r"(?:GPU|gpu|nvidia|card|mlx5_)?[-_]?(\d{1,6})", re.A)
+_NUMBER: Final = re.compile(r"(?:GPU|gpu|nvidia|card|mlx5_)?[-_]?([0-9]{1,6})", re.A)
 _EXEC: Final = re.compile(
-    r"nccl_\w*?exec_time_(seconds|milliseconds|microseconds|nanoseconds)|XPU_TIMER_COLL_KERNEL_(?:AVG|MAX|MIN|P\d\d)_(LATENCY)"
+    r"nccl_\w*?exec_time_(seconds|milliseconds|microseconds|nanoseconds)|XPU_TIMER_COLL_KERNEL_(?:AVG|MAX|MIN|P[0-9][0-9])_(LATENCY)"
 )
 _PER_S: Final = {
     "seconds": 1.0,
@@ -135,7 +135,7 @@ def hang_row(labels: Mapping[str, str], value: float | None, at: datetime | None
 def _host(labels: Mapping[str, str]) -> str | None:
     for key in _HOST:
         if (name := labels.get(key, "")) not in _NOT_SET:
-            return host_label(re.sub(r":\d{1,5}$", "", name[:255]) if key.endswith("instance") else name[:255])
+            return host_label(re.sub(r":[0-9]{1,5}$", "", name[:255]) if key.endswith("instance") else name[:255])
     return None
 
 

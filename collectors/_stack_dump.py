@@ -46,7 +46,7 @@ _STATUS: Final = tuple(
                 r"[Ff]ailed to attach.{0,80}stopped",
             ),
         ),
-        ("unsupported_version", (r"[Uu]nsupported (version of )?[Pp]ython( version)?|not support\w* (for )?[Pp]ython \d",)),
+        ("unsupported_version", (r"[Uu]nsupported (version of )?[Pp]ython( version)?|not support\w* (for )?[Pp]ython [0-9]",)),
         (
             "not_python",
             (
@@ -57,7 +57,7 @@ _STATUS: Final = tuple(
         (
             "process_gone",
             (
-                r"No such process|ESRCH|os error [23]\b|[Pp]rocess \d+ (not found|does not exist|has exited)",
+                r"No such process|ESRCH|os error [23]\b|[Pp]rocess [0-9]+ (not found|does not exist|has exited)",
                 r"process (has )?(exited|terminated)|ProcessLookupError|is a zombie",
             ),
         ),

@@ -28,14 +28,14 @@ MAX_FRAMES = 2048  # frames of one thread; deeper ones are runaway recursion and
 SHOWN_FRAMES = 3  # of a stack, where a line must do
 CACHED_FRAMES, CACHED_STACKS = 1 << 16, 1 << 15
 
-_PYTHON_LIB: Final = re.compile(r"(?:^|/)(?:lib|lib64|Lib)/(?:python\d[\d.]*t?/|python\d+\.zip/)")
+_PYTHON_LIB: Final = re.compile(r"(?:^|/)(?:lib|lib64|Lib)/(?:python[0-9][0-9.]*t?/|python[0-9]+\.zip/)")
 _LIBRARY: Final = re.compile(r"^(.+?)(?:\.cpython-[\w-]+|\.abi3)?\.(?:so(?:\.[\w.-]+)?|dylib|dll)$")
 _WHEEL_HASH: Final = re.compile(r"-[0-9a-f]{6,}$")
 _NATIVE_SOURCE: Final = re.compile(r"\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|inl|rs|S|go|pyi\.c)$")
 _FROZEN: Final = re.compile(r"^<frozen ([\w.]+)>$")
-_MADE_NAME: Final = re.compile(r"^(<[A-Za-z_][\w ]*?)[-_. ]?\d.*$")
-_GENERATED: Final = re.compile(r"^(?=[a-z0-9]*\d)[a-z0-9]{40,64}$")  # inductor and triton name files by their hash
-_NOTEBOOK: Final = re.compile(r"/ipykernel_\d+/\d+\.py$")
+_MADE_NAME: Final = re.compile(r"^(<[A-Za-z_][\w ]*?)[-_. ]?[0-9].*$")
+_GENERATED: Final = re.compile(r"^(?=[a-z0-9]*[0-9])[a-z0-9]{40,64}$")  # inductor and triton name files by their hash
+_NOTEBOOK: Final = re.compile(r"/ipykernel_[0-9]+/[0-9]+\.py$")
 _TORCH_PARTS: Final = frozenset(
     (
         "_C",

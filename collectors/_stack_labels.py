@@ -82,7 +82,7 @@ def _in_event_loop(pythons: Sequence[Frame]) -> bool:
 
 
 _SERVICE_NAME: Final = re.compile(
-    r"^(pt_(nccl|gloo|autograd|tcpstore|workerserver|dist_engine|data_pin)|gloo_|nccl|NCCL|cuda-?[eE]vt|cuda\d|tqdm|wandb|QueueFeeder|"
+    r"^(pt_(nccl|gloo|autograd|tcpstore|workerserver|dist_engine|data_pin)|gloo_|nccl|NCCL|cuda-?[eE]vt|cuda[0-9]|tqdm|wandb|QueueFeeder|"
     r"asyncio_|grpc|jemalloc|iou-|dispatcher|openblas|OpenMP|omp)"
 )
 

@@ -23,17 +23,17 @@ MAX_PREFIX = 200  # characters before a thread header that may be a log prefix
 PREFIX_LINES = 5000  # lines searched for the first header
 LOCALS_INDENT = 8  # py-spy: frames stand at 4, values of locals deeper
 
-PY_SPY_HEADER: Final = re.compile(r'Thread (0[xX][0-9a-fA-F]{1,16}|\d{1,19}) \((idle|active|active\+gil)\)(?:: "([^"]{0,256})")?')
+PY_SPY_HEADER: Final = re.compile(r'Thread (0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19}) \((idle|active|active\+gil)\)(?:: "([^"]{0,256})")?')
 FAULT_HEADER: Final = re.compile(r"(Current thread|Thread) 0x([0-9a-fA-F]{1,16})(?: \[([^\]]{0,256})\])? \(most recent call first\):")
-FAULT_FRAME: Final = re.compile(r'File "([^"]{1,4096})", line (\d{1,9}|\?\?\?) in (\S.{0,1024})$')
-RANK_BLOCK: Final = re.compile(r"=== Rank (\d{1,9}): (\S{0,512}) ===")
+FAULT_FRAME: Final = re.compile(r'File "([^"]{1,4096})", line ([0-9]{1,9}|\?\?\?) in (\S.{0,1024})$')
+RANK_BLOCK: Final = re.compile(r"=== Rank ([0-9]{1,9}): (\S{0,512}) ===")
 _RANK_LINE: Final = re.compile(
-    r"^[\s=#*\-]{0,80}(?:RANK|[Rr]ank)[ _:=#]{1,3}(\d{1,9})\b(?: ?[,;(]? ?(?:on |host[ :=]+|node[ :=]+)([\w.-]{1,255}))?[\s=#*\-):]{0,80}$"
+    r"^[\s=#*\-]{0,80}(?:RANK|[Rr]ank)[ _:=#]{1,3}([0-9]{1,9})\b(?: ?[,;(]? ?(?:on |host[ :=]+|node[ :=]+)([\w.-]{1,255}))?[\s=#*\-):]{0,80}$"
 )
-_PROCESS: Final = re.compile(r"(Parent )?Process (\d{1,19}): ?(.*)$")
+_PROCESS: Final = re.compile(r"(Parent )?Process ([0-9]{1,19}): ?(.*)$")
 _HOST_OF_URL: Final = re.compile(r"^\w{1,10}://(\[[^\]]{1,64}\]|[^:/\s]{1,255})")
-_PREFIX_RANK: Final = re.compile(r"\brank[ =:_#]?(\d{1,9})\b|^\s*(\d{1,7}): ?$", re.IGNORECASE)
-_TIME_OF_DAY: Final = re.compile(r"\d\d:\d\d:\d\d")
+_PREFIX_RANK: Final = re.compile(r"\brank[ =:_#]?([0-9]{1,9})\b|^\s*([0-9]{1,7}): ?$", re.IGNORECASE)
+_TIME_OF_DAY: Final = re.compile(r"[0-9][0-9]:[0-9][0-9]:[0-9][0-9]")
 _FAILED: Final = ("Error: ", "Permission Denied: ", "Failed to suspend process")
 _PREFIX_WORD: Final = re.compile(r"[\w.+-]+")
 

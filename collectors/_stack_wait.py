@@ -114,7 +114,7 @@ _QUEUE: Final = any_of(
 )
 _NETWORK: Final = any_of(r"^(http|urllib3?|requests|httpx|httpcore|aiohttp|botocore|ssl|redis|websocket\w*|paramiko)\b", r"^socket:")
 _RPC: Final = any_of(
-    r"^(grpc|torch/distributed/rpc|xmlrpc|rpyc|thriftpy2?|Pyro\d)\b",
+    r"^(grpc|torch/distributed/rpc|xmlrpc|rpyc|thriftpy2?|Pyro[0-9])\b",
     r"^ray/\S*:(get|wait|get_objects|_get_object\w*|get_async|_raylet\w*)$",
     r"^ray/(util/|experimental/channel)",
 )

@@ -11,8 +11,13 @@ from collectors._json_records import instant, local
 __all__ = ["stamp_of"]
 
 MAX_LINE: Final = 120  # characters: a longer line says something else
-_ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?(?![\d.:])")
-_DATE: Final = re.compile(r"[A-Z][a-z]{2} +([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d) ([A-Z]{2,5}|[+-]\d\d) (\d{4})\b")
+_ISO: Final = re.compile(
+    r"[0-9]{4}-[0-9][0-9]-[0-9][0-9][T ][0-9][0-9]:[0-9][0-9]:[0-9][0-9]"
+    r"(?:[.,][0-9]{1,9})?(?: ?(?:Z|UTC|[+-][0-9][0-9]:?[0-9][0-9]))?(?![0-9.:])"
+)
+_DATE: Final = re.compile(
+    r"[A-Z][a-z]{2} +([A-Z][a-z]{2}) +([0-9]{1,2}) ([0-9][0-9]:[0-9][0-9]:[0-9][0-9]) ([A-Z]{2,5}|[+-][0-9][0-9]) ([0-9]{4})\b"
+)
 _UTC: Final = ("UTC", "GMT", "+00")
 
 

@@ -288,7 +288,7 @@ def instants(cells: pl.Series, unit: int | None) -> pl.Series:
     at = micros.cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
     if cells.dtype != pl.String:
         return at
-    written = _texts(cells).str.replace(r"^(\d{4}-\d\d-\d\d) ", "${1}T").str.to_datetime("%+", time_unit="us", strict=False)
+    written = _texts(cells).str.replace(r"^([0-9]{4}-[0-9][0-9]-[0-9][0-9]) ", "${1}T").str.to_datetime("%+", time_unit="us", strict=False)
     written = written.dt.replace_time_zone("UTC") if written.dtype == pl.Datetime("us") else written.dt.convert_time_zone("UTC")
     return at.zip_with(at.is_not_null(), written)
 
@@ -297,7 +297,7 @@ def _locals(cells: pl.Series) -> pl.Series:
     """What stamps without a zone say, as the tables write it; null for any other."""
     if cells.dtype != pl.String:
         return pl.Series([None] * len(cells), dtype=pl.String)
-    parts = _texts(cells).str.extract_groups(r"^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,]?(\d{1,9})?$").struct
+    parts = _texts(cells).str.extract_groups(r"^([0-9]{4}-[0-9][0-9]-[0-9][0-9])[ T]([0-9][0-9]:[0-9][0-9]:[0-9][0-9])[.,]?([0-9]{1,9})?$").struct
     day, time, rest = (parts.field(name) for name in ("1", "2", "3"))
     fraction = pl.when(pl.col("r").is_not_null()).then(pl.lit(".") + pl.col("r")).otherwise(pl.lit(""))
     return pl.DataFrame({"d": day, "t": time, "r": rest}).select(pl.concat_str("d", pl.lit("T"), "t", fraction))["d"]

@@ -38,7 +38,7 @@ OF_ITS_FOLDER = True  # equal bytes in another folder describe another checkpoin
 MAX_BYTES: Final = 1 << 29  # 100 bytes a chunk: of 5 million chunks
 RECORD: Final = "E0"  # the whole file is one object
 _CLASS: Final = b"torch.distributed.checkpoint.metadata"
-_ORIGIN: Final = re.compile(r"__(\d{1,9})_\d{1,9}\.distcp$")  # rank that wrote the shard, and its number
+_ORIGIN: Final = re.compile(r"__([0-9]{1,9})_[0-9]{1,9}\.distcp$")  # rank that wrote the shard, and its number
 
 
 def claims(name: str, head: bytes) -> bool:

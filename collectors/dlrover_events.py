@@ -38,7 +38,7 @@ _LINE: Final = re.compile(
     rb"\[(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?)\] (?:\[(?P<pid>\d{1,10})\] )?\[(?P<id>[^\]\s]{1,80})\]"
     rb" \[(?P<target>[^\]]{0,200})\] \[(?P<name>[^\]]{1,200})\] \[(?P<type>BEGIN|END|INSTANT)\](?P<rest>.*)"
 )
-_FILE: Final = re.compile(r"(?:^|[/_.\-])events_(?P<rank>\d{1,7})_(?P<pid>\d{1,10})\.(?:log|txt|jsonl?)(?:\.(?:gz|zst))?$")
+_FILE: Final = re.compile(r"(?:^|[/_.\-])events_(?P<rank>[0-9]{1,7})_(?P<pid>[0-9]{1,10})\.(?:log|txt|jsonl?)(?:\.(?:gz|zst))?$")
 _LAUNCHERS: Final = ("dlrover-", "dlrover_")  # agent and master count nodes, not ranks
 _STEP: Final = ("global_step", "step")
 _NUMBERS: Final = {  # of a log event -> column of progress; the first of the names that is there

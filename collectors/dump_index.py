@@ -52,7 +52,7 @@ _NAMES: Final = {
 _OBJECT: Final = re.compile(rb"^\s*\[\s*(\{[^{}\[\]]{0,7000}\})", re.DOTALL)
 _KEY: Final = re.compile(rb'"(\w{1,40})"\s*:')
 _ROLES: Final = (
-    ("trainer", re.compile(r"^(main|trainer|train|rank|process)\b|^rank_?\d+$", re.IGNORECASE)),
+    ("trainer", re.compile(r"^(main|trainer|train|rank|process)\b|^rank_?[0-9]+$", re.IGNORECASE)),
     ("dataloader_worker", re.compile(r"^(data_?loader|(dl|data)?_?worker)", re.IGNORECASE)),
     ("agent", re.compile(r"^(agent|launcher|torchrun|elastic)", re.IGNORECASE)),
 )

@@ -34,10 +34,10 @@ MAX_HELD: Final = 1_000  # threads with a sample that is announced
 BEHIND: Final = timedelta(seconds=2)  # within this, a thread's values belong to what it announced
 _MARK: Final = b"Logger.cpp:"
 _LINE: Final = re.compile(
-    r"(?:^|[ \t\]|:])[IWEF](?P<year>20\d\d)(?P<day>(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])) "
-    r"(?P<time>(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)\.(?P<fraction>\d{1,9})"
-    r" {1,9}(?P<thread>\d{1,10}) \w{0,40}Logger\.cpp:\d{1,6}\] "
-    r"(?:Logging : (?P<count>\d{1,9}) values|time = \S{1,40} data = (?P<values>\{.*\}))\s*$"
+    r"(?:^|[ \t\]|:])[IWEF](?P<year>20[0-9][0-9])(?P<day>(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])) "
+    r"(?P<time>(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])\.(?P<fraction>[0-9]{1,9})"
+    r" {1,9}(?P<thread>[0-9]{1,10}) \w{0,40}Logger\.cpp:[0-9]{1,6}\] "
+    r"(?:Logging : (?P<count>[0-9]{1,9}) values|time = \S{1,40} data = (?P<values>\{.*\}))\s*$"
 )
 
 

@@ -109,7 +109,7 @@ def _zone(facts: dict[str, Any]) -> float | None:
 
 def _number(value: Any) -> int | float | None:
     """A finite number, also one written as a string; whole ones stay whole, since nanoseconds need every digit."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or (isinstance(value, str) and not value.isascii()):
         return None
     try:
         number = (int(value) if value.isdigit() else float(value)) if isinstance(value, str) else value

@@ -78,7 +78,7 @@ _LISTS: Final = (
 _WORDS: Final = re.compile(r"(?i)mainten|exclu|planned|outage|downtime|window|upgrade|firmware|patch")
 _CALLED_OFF: Final = re.compile(r"(?i)cancel|postpon|reject|called off|withdrawn|abort")
 _PLACED: Final = re.compile(r"(?i)\b(?:nodes?|hosts?)\s{0,3}[:=]\s{0,3}([A-Za-z][^\s;]{0,2000})")
-_NODES_ONLY: Final = re.compile(r"[A-Za-z][\w.\-]{0,60}(?:[\d\]])[\w.\-,\[\] ]{0,2000}|[A-Za-z][\w.\-]{0,60}\[[\w.\-,\[\] ]{0,2000}")
+_NODES_ONLY: Final = re.compile(r"[A-Za-z][\w.\-]{0,60}(?:[0-9\]])[\w.\-,\[\] ]{0,2000}|[A-Za-z][\w.\-]{0,60}\[[\w.\-,\[\] ]{0,2000}")
 
 
 def claims(name: str, head: bytes) -> bool:

@@ -44,18 +44,21 @@ _IN_BYTES: Final = tuple(  # of which one is in every such line, as printed
     for mark in (_TIMERS, _ON_A_LINE, "/Rnk: ", "^^^^ ", "esult is ", "nexpected result", " error", "on the same GPU", "status=")
 )
 _HEADER: Final = re.compile(r"(?P<kind>\(min, max\) time|max time|times) across ranks \(ms\):$")
-_MS: Final = r"\d{1,12}(?:\.\d{1,6})?"
+_MS: Final = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
 _LEAD: Final = r"(?P<lead>.{0,200}?)"
 # A line of a block, with whatever a launcher puts in front of all lines: a name filled up with dots and one number or two; a rank's; a name alone.
 _EXTREMES: Final = re.compile(
     rf"{_LEAD}\s{{1,12}}(?P<name>[A-Za-z_](?:\S|\s(?=\S)){{0,200}}?) ?\.{{0,60}}: (?:\((?P<least>{_MS}), (?P<most>{_MS})\)|(?P<max>{_MS}))$"
 )
-_OF_RANK: Final = re.compile(rf"{_LEAD}\s{{0,12}}\brank {{1,7}}(?P<rank>\d{{1,7}}): {{1,12}}(?P<value>{_MS})$")
+_OF_RANK: Final = re.compile(rf"{_LEAD}\s{{0,12}}\brank {{1,7}}(?P<rank>[0-9]{{1,7}}): {{1,12}}(?P<value>{_MS})$")
 _NAME: Final = re.compile(rf"{_LEAD}\s{{0,12}}(?P<name>[A-Za-z_]\S{{0,120}}):$")
-_LISTED: Final = re.compile(r"(?:\brank=(?P<rank>\d{1,7}) )?\btime \(ms\) \|(?P<list>.{0,16000})")
+_LISTED: Final = re.compile(r"(?:\brank=(?P<rank>[0-9]{1,7}) )?\btime \(ms\) \|(?P<list>.{0,16000})")
 _TIMER: Final = re.compile(rf"(?P<name>[A-Za-z_][\w/.-]{{0,120}}): (?P<value>{_MS})(?![\w.])")
-_TIME: Final = re.compile(r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?")
-_ITERATION: Final = re.compile(r"\biteration {1,12}(?P<step>\d{1,15})/")
+_TIME: Final = re.compile(
+    r"\[?[0-9]{4}-[0-9][0-9]-[0-9][0-9][ T][0-9][0-9]:[0-9][0-9]:[0-9][0-9]"
+    r"(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9][0-9]:?[0-9][0-9])?\]?"
+)
+_ITERATION: Final = re.compile(r"\biteration {1,12}(?P<step>[0-9]{1,15})/")
 _OF_MEGATRON: Final = re.compile(  # a log of it whose monitors may speak later
     r"elapsed time per iteration \(ms\):|-{8} arguments -{8}|RerunStateMachine|Result validation enabled|\bmegatron[./]core\b"
 )

@@ -31,21 +31,21 @@ MIN_SHARE = 0.5  # of the non-empty lines must belong to frames of a debugger
 MIN_PYTHON_SHARE = 0.9  # a bare Python stack has nothing else in it
 MIN_PYTHON_FRAMES = 3
 
-_GDB_FRAME: Final = re.compile(r"^(?:\(\w{0,8}gdb\) )?\s{0,24}#(\d{1,4})\s+(?=0x|[\w?<~:(.])")
-_LLDB_FRAME: Final = re.compile(r"^\s{0,8}(?:\* )?frame #\d{1,4}: 0x[0-9a-fA-F]+ ([^`]{1,256})`(.{1,4096})")
+_GDB_FRAME: Final = re.compile(r"^(?:\(\w{0,8}gdb\) )?\s{0,24}#([0-9]{1,4})\s+(?=0x|[\w?<~:(.])")
+_LLDB_FRAME: Final = re.compile(r"^\s{0,8}(?:\* )?frame #[0-9]{1,4}: 0x[0-9a-fA-F]+ ([^`]{1,256})`(.{1,4096})")
 _LLDB_THREAD: Final = re.compile(
-    r"^\s{0,4}(?:\* )?thread #(\d{1,6})(?:: tid = (0x[0-9a-fA-F]{1,16}|\d{1,10}))?(?:.{0,80}name = '([^']{0,128})')?"
+    r"^\s{0,4}(?:\* )?thread #([0-9]{1,6})(?:: tid = (0x[0-9a-fA-F]{1,16}|[0-9]{1,10}))?(?:.{0,80}name = '([^']{0,128})')?"
 )
 _GDB_THREAD: Final = re.compile(
-    r'^Thread (\d{1,6}) (?:\(Thread (0x[0-9a-fA-F]{1,16})(?: \(LWP (\d{1,10})\))?(?: "([^"]{0,128})")?\)|"([^"]{0,128})")'
+    r'^Thread ([0-9]{1,6}) (?:\(Thread (0x[0-9a-fA-F]{1,16})(?: \(LWP ([0-9]{1,10})\))?(?: "([^"]{0,128})")?\)|"([^"]{0,128})")'
 )
-_CORE_THREAD: Final = re.compile(r"^\s{0,24}Stack trace of thread (\d{1,10}):")
+_CORE_THREAD: Final = re.compile(r"^\s{0,24}Stack trace of thread ([0-9]{1,10}):")
 _PYSTACK_THREAD: Final = re.compile(
-    r"^Traceback for thread (\d{1,20})(?: \(([^)]{0,64})\))?(?: \[([^\]]{0,80})\])? \(most recent call (last|first)\):"
+    r"^Traceback for thread ([0-9]{1,20})(?: \(([^)]{0,64})\))?(?: \[([^\]]{0,80})\])? \(most recent call (last|first)\):"
 )
-_PY_BT: Final = re.compile(r"Frame 0x[0-9a-fA-F]{1,16}, for file (.{1,1024}?), line (\d{1,9}), in (\S{1,512})")
+_PY_BT: Final = re.compile(r"Frame 0x[0-9a-fA-F]{1,16}, for file (.{1,1024}?), line ([0-9]{1,9}), in (\S{1,512})")
 _PY_BT_HEADER: Final = re.compile(r"^Traceback \(most recent call first\):")
-_PYTHON_FRAME: Final = re.compile(r'^\s{0,16}(?:\((Python|C|C\+\+)\) )?File:? "([^"]{1,4096})", line (\d{1,9}),? in (\S.{0,4096})$')
+_PYTHON_FRAME: Final = re.compile(r'^\s{0,16}(?:\((Python|C|C\+\+)\) )?File:? "([^"]{1,4096})", line ([0-9]{1,9}),? in (\S.{0,4096})$')
 _NAMED_THREAD: Final = re.compile(
     r"^[\s#*=\-]{0,80}(?:Stack (?:trace )?(?:for|of) )?[Tt]hread(?:[ _]?I[Dd])?[ :=]{1,3}(.{1,200}?)"
     r"(?:\s*\(daemon: \w+\)|\s*\(most recent call (?:last|first)\))?[\s:=*\-]{0,80}$"
@@ -57,11 +57,11 @@ _CALLS_ON: Final = (
     "_load_unlocked",
     "_call_with_frames_removed",
 )  # never innermost themselves
-_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{1,16}|\d{1,20}")
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,20}")
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\)")
 _EXCEPTION: Final = re.compile(r"^(?:\w{1,64}\.){0,8}\w{0,64}(?:Error|Exception|Interrupt|Exit|Warning)(?::|$)")
 _ATTACH_FAILED: Final = re.compile(
-    r"^(?:ptrace: |Could not attach to process|warning: process \d+ is (?:already traced|a zombie)|gdb: |"
+    r"^(?:ptrace: |Could not attach to process|warning: process [0-9]+ is (?:already traced|a zombie)|gdb: |"
     r".{0,40}pystack.{0,80}(?:failed|not|error))",
     re.IGNORECASE,
 )

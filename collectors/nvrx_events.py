@@ -31,7 +31,7 @@ _LINE: Final = re.compile(
     rb" {1,4}Rank: {0,4}(?P<rank>\d{1,9}|\w{1,20}) {1,4}Time: {0,4}(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)(?P<zone> ?UTC| ?Z)?"
 )
 _SPEAKS: Final = re.compile(rb"\[ft_launcher\d{0,10}@|=== Fault Tolerance Profiling Summary ===|\bft_launcher: |\[nvidia_resiliency_ext\b")
-_NODE: Final = re.compile(r"(?P<host>.+?)_(?P<pid>\d{1,10})_\d{1,6}")
+_NODE: Final = re.compile(r"(?P<host>.+?)_(?P<pid>[0-9]{1,10})_[0-9]{1,6}")
 
 
 def claims(name: str, head: bytes) -> bool:

@@ -34,18 +34,18 @@ BATCH_ROWS: Final = 50_000
 MAX_PREFIX: Final = 1_000  # characters that hold what a logger puts before its message
 MAX_DEPTH: Final = 3  # of the braces of a report
 LIST_LINES: Final = 40_000  # of one list of the callback
-_NUMBER: Final = r"[-+]?(?:\d{1,6}(?:\.\d{0,20})?|\.\d{1,20})(?:e[-+]?\d{1,3})?|nan|inf"
+_NUMBER: Final = r"[-+]?(?:[0-9]{1,6}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:e[-+]?[0-9]{1,3})?|nan|inf"
 _HEADING: Final = (
     r"(?P<mode>relative|individual) (?P<what>section|gpu)s? perf(?:ormance)? scores?\b"
     r"|(?P<what2>gpu|section)s?[_ ](?P<mode2>relative|individual)[_ ]perf(?:ormance)?[_ ]scores?\b"
     r"|(?P<what3>gpu) (?P<mode3>relative|individual) perf(?:ormance)?:"
 )
-_OF: Final = re.compile(r"(?i)\b(?:worst|best) performing \d{1,7}/(?P<of>\d{1,7}) ranks:")
-_SCORE: Final = rf"Rank ?= ?(?P<of>\d{{1,7}}) Node ?= ?(?P<node>\S{{1,255}}) Score ?= ?(?P<listed>{_NUMBER})\b"
+_OF: Final = re.compile(r"(?i)\b(?:worst|best) performing [0-9]{1,7}/(?P<of>[0-9]{1,7}) ranks:")
+_SCORE: Final = rf"Rank ?= ?(?P<of>[0-9]{{1,7}}) Node ?= ?(?P<node>\S{{1,255}}) Score ?= ?(?P<listed>{_NUMBER})\b"
 _TOKEN: Final = re.compile(
     rf"(?i){_HEADING}|{_SCORE}|(?P<nodes>\brank_to_node\b)"
     rf"|['\"](?!\w{{1,20}}_perf_scores|rank_to_node)(?P<section>[^'\"\n]{{1,200}})['\"] ?: ?\{{|(?P<open>\{{)|(?P<close>\}})"
-    rf"|(?P<rank>\b\d{{1,7}})['\"]? ?: ?(?:[a-z][\w.]{{0,40}}\()?(?P<score>{_NUMBER})(?![\w.])"
+    rf"|(?P<rank>\b[0-9]{{1,7}})['\"]? ?: ?(?:[a-z][\w.]{{0,40}}\()?(?P<score>{_NUMBER})(?![\w.])"
 )
 _CLAIM: Final = re.compile(
     rb"(?i)(?:(?:relative|individual) (?:section|gpu)s? perf(?:ormance)? scores?"
@@ -55,7 +55,7 @@ _CLAIM: Final = re.compile(
 _WORDS: Final = (b"erf", b"core", b"{", b"}", b"Affected")
 _WARNING: Final = re.compile(r"(?i)straggler detection warning: (?P<says>[^\n]{0,200}?)\.? Affected ranks: (?P<who>[^\n]{1,100000})")
 _WHO: Final = re.compile(
-    r"rank ?= ?(?P<rank>\d{1,7})(?:, ?node ?= ?['\"](?P<node>[^'\"]{1,255})['\"])?|(?<![\w=.'\"-])(?P<bare>\d{1,7})(?![\w.'\"-])"
+    r"rank ?= ?(?P<rank>[0-9]{1,7})(?:, ?node ?= ?['\"](?P<node>[^'\"]{1,255})['\"])?|(?<![\w=.'\"-])(?P<bare>[0-9]{1,7})(?![\w.'\"-])"
 )
 _CALLBACK: Final = b"StragglerDetectionCallback"
 

@@ -35,11 +35,11 @@ BATCH_ROWS: Final = 20_000
 MAX_LINE: Final = 20_000  # characters: labels of an exporter are far shorter
 MAX_NAMED: Final = 5
 _NAME: Final = r"[A-Za-z_:][A-Za-z0-9_:]{0,250}"
-_VALUE: Final = r"[+-]?(?:\d[\d_.]{0,40}(?:[eE][+-]?\d{1,5})?|\.\d{1,40}|[Ii]nf(?:inity)?|[Nn]a[Nn])"
+_VALUE: Final = r"[+-]?(?:[0-9][0-9_.]{0,40}(?:[eE][+-]?[0-9]{1,5})?|\.[0-9]{1,40}|[Ii]nf(?:inity)?|[Nn]a[Nn])"
 _CLAIM: Final = re.compile(rf"(?m)^[ \t]*(?:{FAMILY})(?:\{{[^\n]*\}})?[ \t]+{_VALUE}(?:[ \t]|\r?$)".encode())
 _HEAD: Final = re.compile(rf"({_NAME})\s*")
 _LABEL: Final = re.compile(r'\s*(?:([A-Za-z_][A-Za-z0-9_.:]{0,250})|"((?:[^"\\]|\\.){0,250})")\s*=\s*"((?:[^"\\]|\\.)*+)"\s*,?\s*')
-_REST: Final = re.compile(rf"\s*({_VALUE})(?:[ \t]+(-?\d{{1,20}}(?:\.\d{{1,12}})?))?[ \t]*(?:#.*)?")
+_REST: Final = re.compile(rf"\s*({_VALUE})(?:[ \t]+(-?[0-9]{{1,20}}(?:\.[0-9]{{1,12}})?))?[ \t]*(?:#.*)?")
 _ESCAPE: Final = re.compile(r"\\(.)")
 _ESCAPED: Final = {"n": "\n", "\\": "\\", '"': '"'}
 

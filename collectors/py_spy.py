@@ -29,18 +29,19 @@ SNIFF_LINES = 4000
 SNIFF_LINE = 4096  # characters of a line that sniffing looks at
 _JSON_HEAD: Final = re.compile(rb'^\s*\[\s*\{.{0,2000}?"frames"\s*:', re.DOTALL)
 _JSON_KEYS: Final = (b'"thread_id"', b'"os_thread_id"', b'"thread_name"', b'"owns_gil"')
-_PROCESS_LINE: Final = re.compile(r"^Process \d{1,19}:(?: ?$| (?:\S*/\S|\S*python))")
+_PROCESS_LINE: Final = re.compile(r"^Process [0-9]{1,19}:(?: ?$| (?:\S*/\S|\S*python))")
 _FAILURE: Final = re.compile(
     r"^(?:Error: |Permission Denied: Try running again|Failed to suspend process|Unsupported version of Python|"
-    r"\s*\d+: (?:<?py_spy::|py_spy::))"
+    r"\s*[0-9]+: (?:<?py_spy::|py_spy::))"
 )
 _PY_SPY_SAYS: Final = re.compile(
     r"Failed to (?:get process executable name|find python version|get stack traces|suspend process|open process|copy )|py_spy::|"
     r"Permission Denied: Try running again with elevated|Unsupported version of Python|SYS_PTRACE"
 )
 _KNOWN: Final = re.compile(
-    r"^\s*(?:Process \d|Parent Process \d|Python v\d|-{40,}|Thread 0x|Thread \d|Current thread 0x|Timeout \(|File \"|Arguments:$|Locals:$|"
-    r"<no Python frame>|Error: |Caused by:|Reason:|Stack backtrace:|\d{1,3}: |=== Rank |PARTIAL DATA|Fatal Python error|"
+    r"^\s*(?:Process [0-9]|Parent Process [0-9]|Python v[0-9]|-{40,}|Thread 0x"
+    r"|Thread [0-9]|Current thread 0x|Timeout \(|File \"|Arguments:$|Locals:$|"
+    r"<no Python frame>|Error: |Caused by:|Reason:|Stack backtrace:|[0-9]{1,3}: |=== Rank |PARTIAL DATA|Fatal Python error|"
     r"Extension modules|\.\.\.$)"
 )
 

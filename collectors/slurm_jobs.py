@@ -45,7 +45,7 @@ _QUEUED: Final = {  # column of squeue -> name of sacct; "" = not kept
     "RESTARTCOUNT": "restarts", "ELAPSED": "elapsed", "EXIT_CODE": "",
 }  # fmt: skip
 _STATE_COLUMNS: Final = frozenset({"ST", "STATE"})
-_USER: Final = re.compile(r"([^()\s]{1,64})\(\d{1,10}\)")
+_USER: Final = re.compile(r"([^()\s]{1,64})\([0-9]{1,10}\)")
 _WAITS: Final = re.compile(r"\(([^()]{0,200})\)$")
 
 

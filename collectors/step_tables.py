@@ -133,7 +133,7 @@ def _rows(
     used = {number: table["cells"].list.get(number, null_on_oob=True) for number in about.used}
     if separator == ";":  # decimal commas go with semicolons
         text = about.host if isinstance(about, Layout) else about.op
-        used = {n: s if n == text else s.str.replace(r"^(\s*-?\d*),(\d+\s*)$", "${1}.${2}") for n, s in used.items()}
+        used = {n: s if n == text else s.str.replace(r"^(\s*-?[0-9]*),([0-9]+\s*)$", "${1}.${2}") for n, s in used.items()}
     known = wholes(used[about.step]).is_not_null() & (table["n"] == width)
     bad = table.filter(~known)
     key = "source rank" if isinstance(about, TransferLayout) else "step"

@@ -66,7 +66,7 @@ _BETWEEN = "\x1f"  # sample ids on their way into a list column
 _FIRST_US, _LAST_US = 946_684_800_000_000, 7_258_118_400_000_000  # 2000 and 2200: outside, a clock that does not count from 1970
 
 _BESIDE: Final = frozenset({"forward_s", "backward_s"})  # times that alone are no timing of a step: they may include waiting
-_CHECKSUM: Final = re.compile(r"^(param(eter)?s?|weights?|model|state)_(crc(32)?|checksum|hash|digest|sha\d*|md5)$|^checksum$")
+_CHECKSUM: Final = re.compile(r"^(param(eter)?s?|weights?|model|state)_(crc(32)?|checksum|hash|digest|sha[0-9]*|md5)$|^checksum$")
 _SAMPLES: Final = ("sample_ids", "samples", "sample_id", "sample_indices")
 _SHARD: Final = ("data_shard", "shard", "shard_id", "data_file")
 _OWN: Final = frozenset({*LOSS[:2], *NORM[:2], *_SAMPLES, *_SHARD})  # numbers that only one rank can write

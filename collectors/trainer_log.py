@@ -46,8 +46,8 @@ _STRUCTURE: Final = (
     "torchelastic.",
 )
 _MARKS: Final = re.compile(  # of the log of a training job in which no line is noteworthy
-    r"(?i)torch/distributed/[\w/]+\.py:\d+\]|(?:INFO|WARNING|ERROR):torch\.|\bNCCL (?:INFO|WARN|version)\b|^(?:slurmstepd|srun|salloc): "
-    r"|\[rank ?\d{1,7}\]|\bworld[_ ]size\b.{0,3}\d",
+    r"(?i)torch/distributed/[\w/]+\.py:[0-9]+\]|(?:INFO|WARNING|ERROR):torch\.|\bNCCL (?:INFO|WARN|version)\b|^(?:slurmstepd|srun|salloc): "
+    r"|\[rank ?[0-9]{1,7}\]|\bworld[_ ]size\b.{0,3}[0-9]",
     re.MULTILINE,
 )
 _LISTED: Final = re.compile(  # first lines of what a scheduler prints, of calendars and of tables of windows

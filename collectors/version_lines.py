@@ -37,21 +37,21 @@ _MARKS: Final = re.compile(
 )
 _COLLECTED: Final = b"Collecting environment information"  # of torch's own report, which `host_configs` reads
 _NVRM: Final = re.compile(
-    r"NVIDIA UNIX (?:Open )?[\w-]{1,20} Kernel Module (?:for \w{1,20} )? ?(?P<version>\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b"
+    r"NVIDIA UNIX (?:Open )?[\w-]{1,20} Kernel Module (?:for \w{1,20} )? ?(?P<version>[0-9]{3,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)\b"
 )
 _MISMATCH: Final = re.compile(
-    r"API mismatch: the (?:client|NVIDIA kernel module) has (?:the )?version (?P<one>\d{3,4}[\d.]{1,12}),? {1,9}but\s{1,9}"
-    r"(?:[^\n]{0,120}?NVRM: {0,9})?this (?P<who>kernel module|NVIDIA driver component|client) has (?:the )?version (?P<two>\d{3,4}[\d.]{1,12})"
+    r"API mismatch: the (?:client|NVIDIA kernel module) has (?:the )?version (?P<one>[0-9]{3,4}[0-9.]{1,12}),? {1,9}but\s{1,9}"
+    r"(?:[^\n]{0,120}?NVRM: {0,9})?this (?P<who>kernel module|NVIDIA driver component|client) has (?:the )?version (?P<two>[0-9]{3,4}[0-9.]{1,12})"
 )
-_NCCL: Final = re.compile(r"\bNCCL version (?P<version>\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)(?:\+cuda(?P<cuda>\d{1,3}\.\d{1,3}))?")
+_NCCL: Final = re.compile(r"\bNCCL version (?P<version>[0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)(?:\+cuda(?P<cuda>[0-9]{1,3}\.[0-9]{1,3}))?")
 _DIFFERS: Final = re.compile(
-    r"Mismatched NCCL version detected ?: rank (?P<a>\d{1,7}) version (?P<one>\d{3,6}) rank (?P<b>\d{1,7}) version (?P<two>\d{3,6})"
+    r"Mismatched NCCL version detected ?: rank (?P<a>[0-9]{1,7}) version (?P<one>[0-9]{3,6}) rank (?P<b>[0-9]{1,7}) version (?P<two>[0-9]{3,6})"
 )
-_CUDA: Final = re.compile(r"\bcudaDriverVersion (?P<version>\d{4,6})\b")
-_TORCH: Final = re.compile(r"\bPyTorch version ?[:=] ?(?P<version>\d[\w.+-]{1,60})")
+_CUDA: Final = re.compile(r"\bcudaDriverVersion (?P<version>[0-9]{4,6})\b")
+_TORCH: Final = re.compile(r"\bPyTorch version ?[:=] ?(?P<version>[0-9][\w.+-]{1,60})")
 _SETTING: Final = re.compile(r"\bNCCL INFO (?P<name>NCCL_\w{1,60}) set by environment to (?P<value>[^\n]{1,200})")
 _USING: Final = re.compile(r"\b(?P<what>Bootstrap|NET/IB|NET/Socket) ?: ?Using (?P<rest>.{1,4000})")
-_INTERFACE: Final = re.compile(r"(?P<interface>[A-Za-z][\w.@-]{0,30}):(?P<address>\[?[0-9a-fA-F:.]{3,45}(?:%[\w.-]{1,16})?\]?)<\d{1,5}>")
+_INTERFACE: Final = re.compile(r"(?P<interface>[A-Za-z][\w.@-]{0,30}):(?P<address>\[?[0-9a-fA-F:.]{3,45}(?:%[\w.-]{1,16})?\]?)<[0-9]{1,5}>")
 _OWN_NAMES: Final = re.compile(r"NCCL_(?:HOSTID|COMM_ID|UNIQUE_ID|DEBUG_FILE)")  # differ by purpose
 
 

@@ -47,7 +47,7 @@ MAX_TAGGED: Final = 200  # lines of a block that hold the kernel's tag somewhere
 MAX_INNER: Final = 8  # places within a tool's line at which the kernel's may begin
 NAMELESS: Final = "localhost"  # what every machine calls itself until it is given a name
 NEAR_LINES: Final = 4  # within which a message of several lines is told to its end
-_CUT_CODE: Final = re.compile(r"Xid[^\n]{0,60}: {0,4}\d{1,5}$")  # the digits that a number had so far
+_CUT_CODE: Final = re.compile(r"Xid[^\n]{0,60}: {0,4}[0-9]{1,5}$")  # the digits that a number had so far
 _TAGGED: Final = re.compile(rb"[^\n]{1,400} kernel: [^\n]{0,400}")
 
 

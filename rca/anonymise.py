@@ -24,11 +24,11 @@ Chunks = Callable[[str], Iterable[pl.DataFrame]]
 PATHS: Final = frozenset({"path", "copy_of", "checkpoint", "file", "saved_to", "sample_id", "sample_ids", "data_shard", "failed_path"})
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 _PIECE: Final = re.compile(r"[A-Za-z0-9]+|[_.\-]+")
-_PLAIN_RECORD: Final = re.compile(r"[A-Z]\d+(?:[/.][A-Z]?\d+)*")
+_PLAIN_RECORD: Final = re.compile(r"[A-Z][0-9]+(?:[/.][A-Z]?[0-9]+)*")
 _OWN_FOLDERS: Final = re.compile(  # where people keep their things: what the folders are called tells whose they are
     r"/(?:home|[Uu]sers?|scratch|work|workspaces?|mnt|data|lustre|fsx|gpfs|nfs|efs|projects?|proj|storage|shared|root)/(?:[\w.+@%\-]{1,255}/){1,40}"
 )
-_OF_PYTHON: Final = re.compile(r"(?:site|dist)-packages|lib(?:64|32)?|bin|python\d[\d.]*|envs?|v?env|\.venv|torch|megatron|deepspeed|nccl")
+_OF_PYTHON: Final = re.compile(r"(?:site|dist)-packages|lib(?:64|32)?|bin|python[0-9][0-9.]*|envs?|v?env|\.venv|torch|megatron|deepspeed|nccl")
 _MAX_PIECES: Final = 15  # of one name: a host's with its domain, and more
 
 

@@ -43,7 +43,7 @@ _OWN: Final = """op state dtypes sizes format kind activity wait_kind backend du
     signature signal severity unit attribution origin stage table finding_id param_checksum fingerprint expected outcome phase
     logged_at_local counts mapped_by collector checksum_kind parts lacks source decision what"""
 KEPT_TEXTS: Final = frozenset(_OWN.split())  # columns with words of this program, numbers, shapes
-_ADDRESS4: Final = re.compile(r"(?:(?<![A-Za-z0-9.])|(?<=MGC))(?:\d{1,3}\.){3}\d{1,3}(?![A-Za-z0-9]|\.\d)")  # Lustre glues it
+_ADDRESS4: Final = re.compile(r"(?:(?<![A-Za-z0-9.])|(?<=MGC))(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![A-Za-z0-9]|\.[0-9])")  # Lustre glues it
 _ADDRESS6: Final = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?:%\w{1,15})?(?![\w:])")
 SHAPES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (  # in this order: the longer form first
     ("url", re.compile(r"(?<![\w])(?:https?|s3a?|gs|az|abfss?|wasbs?|hdfs|ssh|nfs|oci|hf|git)://[^\s\"'<>)\]},;\\]{1,2000}", re.I)),
@@ -63,22 +63,22 @@ USER_PHRASES: Final = re.compile(
     r"(?:/(?:home|Users|users|user|scratch|work|workspaces?)/|\b(?:user(?:name)?|uid|owner|author|login|account|USER|LOGNAME|SUDO_USER)"
     r"[=: ]{1,2}[\"']?"
     r"|CANCELLED by |\bcancelled by |(?:for|by) user )([\w][\w.\-]{0,63})"
-    r"|(?<![\w.+@\-])([a-z_][\w.\-]{1,31})@(?!plt\b|GLIBC|o2ib|tcp\d|tty|latest\b)(?=[A-Za-z][\w\-]{2,62}(?![\w.@\-]))"
+    r"|(?<![\w.+@\-])([a-z_][\w.\-]{1,31})@(?!plt\b|GLIBC|o2ib|tcp[0-9]|tty|latest\b)(?=[A-Za-z][\w\-]{2,62}(?![\w.@\-]))"
 )
 _FILE_SYSTEM: Final = re.compile(r"(?<![\w\-])([A-Za-z0-9_]{2,8})-(?:OST|MDT|MGT)[0-9a-f]{4}(?![0-9a-f])")  # of Lustre
 _KIND_OF_POD: Final = re.compile(r"[A-Z][A-Za-z]{2,40}|pod|node|job|deployment|statefulset|replicaset|daemonset")
 _SERIAL: Final = re.compile(r"\b(?:serial(?:[ _]?(?:number|no\.?))?|S/N|SN)[\"']?[=: #]{1,3}[\"']?([A-Z0-9][A-Z0-9\-]{5,40})\b", re.I)
 _HOST_PHRASES: Final = re.compile(
     r"\b(?:host(?:name)?|node(?:name)?|machine|HOSTNAME|SLURMD_NODENAME|server)[=: ]{1,2}[\"']?"
-    r"([A-Za-z][A-Za-z0-9\-]{0,62}\d[A-Za-z0-9\-]{0,30})(?![\w])"
-    r"|\b(ip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})(?![\w\-])"
-    r"|(?:^|\s)([A-Za-z][A-Za-z0-9\-]{2,62}):\d{1,8}:\d{1,8} \["  # NCCL's own prefix: host:process:thread
-    r"|(?<![\w.\-])([A-Za-z][A-Za-z0-9]{0,62}-[A-Za-z0-9\-]{1,62})<\d{1,5}>|(?<![\w.\-])([A-Za-z][A-Za-z0-9]{1,62}\d)<\d{4,5}>"  # its peers
+    r"([A-Za-z][A-Za-z0-9\-]{0,62}[0-9][A-Za-z0-9\-]{0,30})(?![\w])"
+    r"|\b(ip-[0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3}-[0-9]{1,3})(?![\w\-])"
+    r"|(?:^|\s)([A-Za-z][A-Za-z0-9\-]{2,62}):[0-9]{1,8}:[0-9]{1,8} \["  # NCCL's own prefix: host:process:thread
+    r"|(?<![\w.\-])([A-Za-z][A-Za-z0-9]{0,62}-[A-Za-z0-9\-]{1,62})<[0-9]{1,5}>|(?<![\w.\-])([A-Za-z][A-Za-z0-9]{1,62}[0-9])<[0-9]{4,5}>"  # its peers
     r"|\b(?:tcp|udp|env|gloo|zmq|ws|grpc|etcd|nccl|ucx|tls)://([A-Za-z][\w.\-]{1,253})(?=[:/\s'\",)]|$)"
     r"|\b(?:nfs4?|NFS|lockd|CIFS|ceph|rpc)(?:: |\b.{0,20}? )server ([A-Za-z][\w.\-]{1,253})"
     r"|\bserver ([A-Za-z][\w.\-]{1,253}) (?:not responding|OK\b|timed out|is not|error)"
     r"|\\\\([A-Za-z][\w.\-]{1,253})\\"  # a share of Windows
-    r"|(?<![\w.+@\-])[a-z_][\w.\-]{1,31}@(?!plt\b|GLIBC|o2ib|tcp\d|tty|latest\b)([A-Za-z][\w\-]{2,62})(?![\w.@\-])"
+    r"|(?<![\w.+@\-])[a-z_][\w.\-]{1,31}@(?!plt\b|GLIBC|o2ib|tcp[0-9]|tty|latest\b)([A-Za-z][\w\-]{2,62})(?![\w.@\-])"
 )
 _KEYS: Final = {  # of JSON: labels of metrics, data of notes
     **dict.fromkeys(("host", "hostname", "node", "nodename", "node_name", "kubernetes_node", "hosts", "exported_host", "machine"), "host"),
@@ -101,12 +101,12 @@ _COMMON: Final = """a an and the of on in to for by is are was not no none null 
 _WORDS: Final = frozenset(_COMMON.split())  # no one is told by them
 _FILES: Final = "log txt json jsonl csv gz zst out err pkl dmesg py tar pickle dump trace so cpp cc cu h md yaml yml prom xml dat db"
 _FILE_WORDS: Final = frozenset(_FILES.split())
-_NUMBER: Final = re.compile(r"[\d_.+\[\]\-]+(?:\.\w+)?|job-\d+")  # of a job: tells nobody's
+_NUMBER: Final = re.compile(r"[0-9_.+\[\]\-]+(?:\.\w+)?|job-[0-9]+")  # of a job: tells nobody's
 _DOTTED: Final = re.compile(  # with the path of an image behind it
-    r"(?<![\w.\-@])([A-Za-z0-9\-]{1,63})((?:\.[A-Za-z0-9][A-Za-z0-9\-]{0,62}){1,8})(?![\w\-])(?:(?::\d{1,5})?/[\w./:@\-]{1,300})?"
+    r"(?<![\w.\-@])([A-Za-z0-9\-]{1,63})((?:\.[A-Za-z0-9][A-Za-z0-9\-]{0,62}){1,8})(?![\w\-])(?:(?::[0-9]{1,5})?/[\w./:@\-]{1,300})?"
 )
 _NUMBERED: Final = re.compile(
-    r"(?<![A-Za-z0-9])[A-Za-z](?=[A-Za-z_\-]{0,60}\d)[A-Za-z0-9]{0,60}(?:[\-_][A-Za-z0-9]{1,60}){0,6}(?![A-Za-z0-9])"
+    r"(?<![A-Za-z0-9])[A-Za-z](?=[A-Za-z_\-]{0,60}[0-9])[A-Za-z0-9]{0,60}(?:[\-_][A-Za-z0-9]{1,60}){0,6}(?![A-Za-z0-9])"
 )
 _LISTED: Final = re.compile(r"(?<![\w.\-])([A-Za-z][\w.\-]{2,62})\[[\w,\-]{1,200}\](?:[\w.\-]{0,62}\w)?")
 _PRIVATE: Final = frozenset(("internal", "local", "localdomain", "lan", "corp", "intra", "intern", "home", "private", "test", "example"))
@@ -204,7 +204,7 @@ class Names:
         try:
             for key, value in _pairs(json.loads(text)):
                 if (kind := _KEYS.get(key.lower())) is not None:
-                    self._add(kind, value.rpartition(":")[0] if kind == "host" and re.search(r":\d{1,5}$", value) else value)
+                    self._add(kind, value.rpartition(":")[0] if kind == "host" and re.search(r":[0-9]{1,5}$", value) else value)
         except (ValueError, RecursionError):
             return
 
@@ -252,7 +252,7 @@ class Names:
 
 def family(host: str) -> str:
     """A host's name without its numbers: node17-03, NODE17_04 and node1702 are of one."""
-    return re.sub(r"[\-_]?\d+(?:[\-_]\d+)*", "#", host.lower())
+    return re.sub(r"[\-_]?[0-9]+(?:[\-_][0-9]+)*", "#", host.lower())
 
 
 def joined(host: str) -> str:

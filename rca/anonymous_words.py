@@ -38,10 +38,10 @@ FREE: Final = frozenset(  # (table, column) with sentences of people or of their
     for column in columns.split()
 )
 NEW: Final = re.compile(  # what the renaming writes
-    r"(?<![A-Za-z0-9])(?:(?:neutral-)?(?:host|user|name|serial|mail|cloud|url)-(?:[ab]-)?\d{4,}|w\d+"
-    r"|(?:GPU-|MIG-)?00000000-0000-4000-[89]000-\d{12}|[0f]\d{31}|2001:db8:[0-9a-f:]{1,30}|0[2a](?:[:\-]\d\d){5})(?![A-Za-z0-9])"
+    r"(?<![A-Za-z0-9])(?:(?:neutral-)?(?:host|user|name|serial|mail|cloud|url)-(?:[ab]-)?[0-9]{4,}|w[0-9]+"
+    r"|(?:GPU-|MIG-)?00000000-0000-4000-[89]000-[0-9]{12}|[0f][0-9]{31}|2001:db8:[0-9a-f:]{1,30}|0[2a](?:[:\-][0-9][0-9]){5})(?![A-Za-z0-9])"
 )
-_PART: Final = re.compile(r"[A-Za-z]+|\d+|[^A-Za-z0-9]+")
+_PART: Final = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9]+")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9]+")
 _HUMP: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _PATH_WORDS: Final = """rank ranks round sample iter poll snap nccl fr trace traces dump dumps stack stacks log logs json jsonl
@@ -99,7 +99,7 @@ class Words:
         """Labels as JSON whose names are replaced: of any but harmless ones the value goes as a whole, unless it is a number or replaced already."""
         told = {}
         for key, value in ((json.loads(f'"{part}"', strict=False) for part in found.groups()) for found in _PAIR.finditer(renamed)):
-            is_told = key.lower() in _HARMLESS or not re.search(r"[^\W\d_]|\d{9}", NEW.sub("", value))
+            is_told = key.lower() in _HARMLESS or not re.search(r"[^\W0-9_]|[0-9]{9}", NEW.sub("", value))
             told[self.of_text(key)] = self.of_text(value) if is_told else self.whole(value)
         return json.dumps(told)
 

@@ -311,7 +311,7 @@ def _wrong(name: str, row: Row, words: Mapping[str, set[str]]) -> str:
             return f"{column} {cell!r} is no record: write xid:79, xid:* (any fault), xid:94/SM (of that unit), sxid:20034 or a kind of kernel_lines"
         if column == "code" and not (cell.isascii() and cell.isdigit() and len(cell) <= 6):
             return f"code {cell!r} is no number of at most six digits"
-        if column in ("window_s", "early_s", "bits") and not re.fullmatch(r"-?\d{1,6}(\.\d{1,6})?", cell):
+        if column in ("window_s", "early_s", "bits") and not re.fullmatch(r"-?[0-9]{1,6}(\.[0-9]{1,6})?", cell):
             return f"{column} {cell!r} is no number"
         if column == "pattern":
             try:

@@ -37,9 +37,9 @@ _PATH: Final = re.compile(r"(?<![\w:/.])(?:\w{1,10}:/)?/[\w.+=@-]+(?:/[\w.+=@-]+
 _ANY_STEP: Final = 2**62  # above the step of any save
 _NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
 _SHARD: Final = re.compile(r"(?i)\.(?:pt|pth|bin|safetensors|distcp|metadata)$")
-_CHECKPOINT: Final = re.compile(r"(?i)(?:checkpoints?|ckpts?|global_step|iter_|step[-_])[\w./=+-]*\d|\.(?:ckpt|distcp|safetensors)$")
+_CHECKPOINT: Final = re.compile(r"(?i)(?:checkpoints?|ckpts?|global_step|iter_|step[-_])[\w./=+-]*[0-9]|\.(?:ckpt|distcp|safetensors)$")
 _NAME: Final = re.compile(
-    r"(?i)(?<![\w/.-])(?:[\w.-]{1,80}/){0,8}(?:[\w-]{0,40}(?:step|iter(?:ation)?|epoch|checkpoint|ckpt)s?[_-]?\d[\w.-]{0,80}"
+    r"(?i)(?<![\w/.-])(?:[\w.-]{1,80}/){0,8}(?:[\w-]{0,40}(?:step|iter(?:ation)?|epoch|checkpoint|ckpt)s?[_-]?[0-9][\w.-]{0,80}"
     r"|[\w-]{1,80}\.(?:pt|pth|ckpt|safetensors|distcp)\b)"
 )
 

@@ -33,7 +33,7 @@ FIRST_AT, LAST_AT = (
     datetime(2200, 1, 1, tzinfo=UTC),
 )  # an instant outside is of a clock that was never set, or torn
 MID_YEAR: Final = "07"
-DATED: Final = re.compile(r"(?:\d{4}-)?\d\d-\d\d")
+DATED: Final = re.compile(r"(?:[0-9]{4}-)?[0-9][0-9]-[0-9][0-9]")
 
 Instants = tuple[datetime, datetime]
 
@@ -285,7 +285,7 @@ def _after(at: datetime, seconds: float) -> datetime | None:
 
 def _with_year(text: str) -> datetime | None:
     """A stamp without zone as if it were UTC; None where it lacks its year, or cannot be."""
-    if not re.match(r"2[01]\d\d-", text):
+    if not re.match(r"2[01][0-9][0-9]-", text):
         return None
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)

@@ -37,7 +37,7 @@ LOOK_INSIDE: Final = frozenset({"unknown", "code_hang"})  # causes for which the
 MAX_SAMPLES: Final = 16  # named in one command
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what Slurm takes as one node
 _ALL: Final = "all"  # to Slurm every node there is
-_NUMBERED: Final = re.compile(r"(.*?)(\d+)")
+_NUMBERED: Final = re.compile(r"(.*?)([0-9]+)")
 
 
 def commands(verdict: Verdict, roster: Roster, evict: Sequence[str], *, has_no_room: bool = False) -> tuple[str, ...]:

@@ -13,12 +13,12 @@ from typing import Final
 
 __all__ = ["host_in_folder", "host_in_name"]
 
-_ENDINGS: Final = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|tsv|list|ya?ml|gz|zst|bz2|xz|\d{1,8}))+$", re.I)
+_ENDINGS: Final = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|tsv|list|ya?ml|gz|zst|bz2|xz|[0-9]{1,8}))+$", re.I)
 _KERNEL: Final = r"dmesg(?:-[a-z])?|kern(?:el)?|kmsg|journal(?:ctl)?(?:-[a-z])?|syslog|messages"
 _CONTENT: Final = (
     rf"{_KERNEL}|pip3?|freeze|list|packages?|env|environ(?:ment)?|printenv|collect|torch|info|nvidia|smi|query|q|versions?|configs?|facts?"
     r"|(?:gpus?|hosts?|nodes?)[._\-](?:info|list|query|q|versions?|configs?|facts?)"  # by itself such a word may begin the host's name
-    r"|(?:19|20)\d\d[._\-]?[01]\d[._\-]?[0-3]\d(?:[T._\-]?[0-2]\d[._\-:]?[0-5]\d(?:[._\-:]?[0-5]\d)?Z?)?"
+    r"|(?:19|20)[0-9][0-9][._\-]?[01][0-9][._\-]?[0-3][0-9](?:[T._\-]?[0-2][0-9][._\-:]?[0-5][0-9](?:[._\-:]?[0-5][0-9])?Z?)?"
 )
 _FIRST: Final = re.compile(rf"(?:{_CONTENT})(?:[._\-]+|$)", re.I)
 _LAST: Final = re.compile(rf"(?:[._\-]+|^)(?:{_CONTENT})$", re.I)
@@ -26,14 +26,14 @@ _LAST_WORD: Final = re.compile(r"[._\-](?:gpus?|hosts|nodes)$", re.I)  # before 
 _IS_KERNEL: Final = re.compile(rf"(?:^|[._\-])(?:{_KERNEL})(?=[._\-]|$)", re.I)
 _MACHINE: Final = r"(?:node|host|gpu|server|worker|machine|instance|vm|dgx|hgx|compute|trainer|rack)"
 _HOST: Final = re.compile(
-    rf"(?:(?=[^.]{{0,63}}\d)|(?={_MACHINE}-))[A-Za-z][A-Za-z0-9\-]{{0,62}}(?:\.[A-Za-z0-9][A-Za-z0-9\-]{{0,62}}){{0,8}}", re.I
+    rf"(?:(?=[^.]{{0,63}}[0-9])|(?={_MACHINE}-))[A-Za-z][A-Za-z0-9\-]{{0,62}}(?:\.[A-Za-z0-9][A-Za-z0-9\-]{{0,62}}){{0,8}}", re.I
 )
 _PLAIN: Final = re.compile(rf"{_MACHINE}-?[A-Za-z0-9\-]{{1,62}}", re.I)
 _NO_HOST: Final = re.compile(
     r"(?:(?:local|global|node)?[\-_]?rank|job|round|sample|iter|poll|snap|attempt|retry|try|restart|launch|step|run|slurm|part|boot|task|s?xid|log|logs|case"
     r"|aer|edac|oom|mlx|nvme|rfc|iso"
     r"|incident|drill|test|exp|experiment|backup|bak|copy|old|new|archive|dump|dumps|capture|upload|export|day|week|set|out|output|results?|data"
-    r"|stage|epoch|ckpt|checkpoint|version|v|x|obj|object|file|tmp|dir|tp|pp|dp|ep|cp|local)[\-_]?\d*(?:[\-_.]\d+)*|gpu-?\d|.*-(?:old|prev|last|all|copy|backup)",
+    r"|stage|epoch|ckpt|checkpoint|version|v|x|obj|object|file|tmp|dir|tp|pp|dp|ep|cp|local)[\-_]?[0-9]*(?:[\-_.][0-9]+)*|gpu-?[0-9]|.*-(?:old|prev|last|all|copy|backup)",
     re.I,
 )
 

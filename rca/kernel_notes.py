@@ -16,7 +16,7 @@ from rca.types import Tables
 __all__ = ["ended_boots", "ends_at", "ends_of", "names_of", "noted_of", "whose_note"]
 
 _ROTATED: Final = re.compile(  # the file of a boot before
-    r"(?:\.\d{1,3}|[._-](?:old|prev|previous))(?:\.(?:log|txt))?(?:\.(?:gz|xz|zst|bz2))?$", re.I
+    r"(?:\.[0-9]{1,3}|[._-](?:old|prev|previous))(?:\.(?:log|txt))?(?:\.(?:gz|xz|zst|bz2))?$", re.I
 )
 SAME_END: Final = timedelta(minutes=30)  # logs collected together end so near each other; two zones differ by more
 LONG_AFTER: Final = timedelta(days=7)  # the job nobody collects the log of its boot

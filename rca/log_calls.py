@@ -18,7 +18,7 @@ def of_dumps(case: Tables, left_out: Collection[str]) -> set[str]:
     """
     gave_up = case.table("log_events").filter((pl.col("signature") == "nccl_watchdog_timeout") & pl.col("rank").is_not_null())
     named = gave_up.select(
-        "evidence_id", "rank", pl.col("message").str.extract(r"SeqNum=(\d{1,18})\b").cast(pl.Int64).alias("seq")
+        "evidence_id", "rank", pl.col("message").str.extract(r"SeqNum=([0-9]{1,18})\b").cast(pl.Int64).alias("seq")
     ).drop_nulls()
     status = case.table("group_status").filter(~pl.col("evidence_id").is_in(sorted(left_out)))
     ends = status.select("rank", "last_completed", "last_enqueued").drop_nulls()

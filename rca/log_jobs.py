@@ -13,10 +13,10 @@ from rca.types import Tables
 
 __all__ = ["numbers", "programs", "with_ranks"]
 
-JOB_FILE: Final = re.compile(r"(?:^|/)slurm-(\d{1,10})\.\w+$")  # sbatch's own name of the output
-JOB_SAID: Final = re.compile(r"\b(?:STEP |JOB |StepId=|JobId=)(\d{1,10})\b")
-TASKS: Final = re.compile(r"\btasks? [\d,-]*[1-9]")  # srun names tasks of which one is not the first: a step of several processes
-SCRIPT: Final = re.compile(r"^<module> \((.+):\d+\)$")
+JOB_FILE: Final = re.compile(r"(?:^|/)slurm-([0-9]{1,10})\.\w+$")  # sbatch's own name of the output
+JOB_SAID: Final = re.compile(r"\b(?:STEP |JOB |StepId=|JobId=)([0-9]{1,10})\b")
+TASKS: Final = re.compile(r"\btasks? [0-9,-]*[1-9]")  # srun names tasks of which one is not the first: a step of several processes
+SCRIPT: Final = re.compile(r"^<module> \((.+):[0-9]+\)$")
 INSTALLED: Final = re.compile(r"(?:^|/)bin/[^/]+$|^<")  # a launcher's own script, as torchrun's: it starts whatever program
 
 

@@ -17,7 +17,7 @@ from rca.types import Tables
 
 __all__ = ["told_zones"]
 
-RAN: Final = r"\bran for (\d{1,10}) milliseconds before timing out"
+RAN: Final = r"\bran for ([0-9]{1,10}) milliseconds before timing out"
 
 Told = Iterator[tuple[str, float | None]]
 

@@ -130,7 +130,7 @@ def _where(case: Tables, ranks: pl.DataFrame) -> dict[int, set[str]]:
     return found
 
 
-_FORMS: tuple[str, ...] = (r"^(?:GPU|MIG)-", r"[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.|$)", r"^\d+$")  # of a GPU's name, the most telling first
+_FORMS: tuple[str, ...] = (r"^(?:GPU|MIG)-", r"[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.|$)", r"^[0-9]+$")  # of a GPU's name, the most telling first
 
 
 def _gpus(ranks: pl.DataFrame) -> dict[int, str]:

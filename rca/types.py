@@ -50,12 +50,12 @@ _BYTE_ORDER_MARKS = (  # of a text; that of UTF-32 begins like that of UTF-16
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _SUFFIXES = re.compile(
-    r"(\.(json|jsonl|txt|log|pkl|pickle|bin|dump|trace|out|err|stderr|stdout|gz|zst|zstd|bz2|xz|main|trainer|worker\d*))+$",
+    r"(\.(json|jsonl|txt|log|pkl|pickle|bin|dump|trace|out|err|stderr|stdout|gz|zst|zstd|bz2|xz|main|trainer|worker[0-9]*))+$",
     re.I,
 )
-_RANK_SAID = re.compile(r"(?:^|[^a-z])(?<!node_)(?<!group_)rank[_\-=.]?(\d{1,7})(?!\d)", re.I)  # those two number launchers and places
-_RANK_LAST = re.compile(r"(?:^|[_\-.])r?(\d{1,7})$")  # a number of its own at the end; digits glued to letters are a serial number
-_SAMPLE = re.compile(r"^(?:round|sample|iter|poll|snap|dump)[_\-]?(\d{1,6})$", re.I)
+_RANK_SAID = re.compile(r"(?:^|[^a-z])(?<!node_)(?<!group_)rank[_\-=.]?([0-9]{1,7})(?![0-9])", re.I)  # those two number launchers and places
+_RANK_LAST = re.compile(r"(?:^|[_\-.])r?([0-9]{1,7})$")  # a number of its own at the end; digits glued to letters are a serial number
+_SAMPLE = re.compile(r"^(?:round|sample|iter|poll|snap|dump)[_\-]?([0-9]{1,6})$", re.I)
 Compression = Literal["none", "gzip", "zstd", "bz2", "xz"]
 T = TypeVar("T")
 

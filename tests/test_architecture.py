@@ -403,6 +403,19 @@ def test_nothing_in_evidence_can_run() -> None:
     assert found == []
 
 
+def test_a_number_in_evidence_is_of_ascii_digits() -> None:
+    """`\\d` of text means the digits of every script: who reads a number says [0-9]. In bytes it is the same."""
+    found = [
+        f"{file}:{node.lineno}"
+        for file in FILES
+        if file.startswith(("collectors/", "rca/"))
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"(?<!\\)(?:\\\\)*\\d", node.value)
+    ]
+    tables = (ROOT / "rca" / "catalogue").rglob("*.*")
+    assert [*found, *(table.name for table in tables if table.suffix in (".csv", ".yaml") and "\\d" in table.read_text("utf-8"))] == []
+
+
 def test_evidence_readers_touch_nothing_but_bytes() -> None:
     """Only `capture` may start programs or write."""
     touching = ("subprocess", "shutil", "tempfile", "multiprocessing", "ctypes", "threading")

@@ -127,7 +127,7 @@ class _Family:
 
 def _number(environ: Mapping[str, str] | None, name: str) -> int | None:
     text = (environ or {}).get(name, "")
-    return int(text) if re.fullmatch(r"\d{1,9}", text) else None
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def _key(process: Process) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from collectors._capture.proc import read_text, sees_files_of
 __all__ = ["driver_version", "versions"]
 
 WANTED = re.compile(
-    r"torch|numpy|triton|nvidia_(?:nccl|cudnn|cublas|cuda_runtime)_cu\d{2}|deepspeed|megatron_core|lightning|transformers|flash_attn|transformer_engine"
+    r"torch|numpy|triton|nvidia_(?:nccl|cudnn|cublas|cuda_runtime)_cu[0-9]{2}|deepspeed|megatron_core|lightning|transformers|flash_attn|transformer_engine"
 )
 IMAGE_VARIABLES = (
     "CONTAINER_IMAGE",
@@ -34,9 +34,9 @@ MAX_HASHED = 16 << 20  # bytes of a script or its configuration
 MAX_FILES = 8  # of these, of one process
 _TORCH = re.compile(r"(/\S.*/(?:site|dist)-packages)/torch/lib/\S+$", re.M)
 _HASHED = re.compile(r"[^\0]{1,1000}\.(?:py|ya?ml|json|toml|ini|cfg|conf|gin)")
-_IN_PATH = re.compile(r"/(?:lib|bin)/python(\d\.\d{1,2})(?=/|$)")
+_IN_PATH = re.compile(r"/(?:lib|bin)/python([0-9]\.[0-9]{1,2})(?=/|$)")
 _CONTAINER = re.compile(r'^(image|imageid)="?([^"\n]{1,300})"?$', re.M)
-_LIBRARY = re.compile(r"(/\S.*/lib(?:nccl|cudart|cuda)\.so[.\d]*)$", re.M)
+_LIBRARY = re.compile(r"(/\S.*/lib(?:nccl|cudart|cuda)\.so[.0-9]*)$", re.M)
 
 
 def driver_version() -> str | None:

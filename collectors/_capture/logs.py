@@ -26,7 +26,7 @@ MAX_WRITTEN = 16  # of one process; a trainer that holds more keeps a data set o
 TEXT_HEAD_BYTES = 4096
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun: where a rank that fails leaves its exception
 _UNPLAIN = re.compile(r"[^A-Za-z0-9._-]")
-_ATTEMPT = re.compile(r"^(?P<attempt>.*/attempt_\d+)/(?P<local>\d+)/[^/]+$")
+_ATTEMPT = re.compile(r"^(?P<attempt>.*/attempt_[0-9]+)/(?P<local>[0-9]+)/[^/]+$")
 
 
 @dataclass

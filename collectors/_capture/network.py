@@ -11,7 +11,7 @@ from collectors._capture.proc import read_text
 __all__ = ["adapters", "addresses"]
 
 MAX_ADDRESSES = 200  # a host of many containers has a bridge and more for each
-_OWN = re.compile(r"\|-- (\d{1,3}(?:\.\d{1,3}){3})\s+/32 host LOCAL")
+_OWN = re.compile(r"\|-- ([0-9]{1,3}(?:\.[0-9]{1,3}){3})\s+/32 host LOCAL")
 _LINK_LOCAL = "20"  # scope of an IPv6 address, as the kernel prints it
 _WANTED = ("fw_ver", "hca_type", "board_id")
 

@@ -262,7 +262,7 @@ def _printed(case: Tables) -> dict[str, tuple[Numbers, Numbers]]:
     rows = (
         case.table("progress").filter(pl.col("step").is_not_null()).join(told.select("evidence_id").unique(), on="evidence_id", how="semi")
     )
-    line = pl.col("record").str.extract(r"(\d+)$").cast(pl.Int64)
+    line = pl.col("record").str.extract(r"([0-9]+)$").cast(pl.Int64)
     lists = rows.select("evidence_id", "step", line=line).sort("line").group_by("evidence_id").agg("line", "step").collect()
     import numpy as np
 

@@ -25,7 +25,7 @@ READS: Final = ("rank_progress", "log_events", "quarantines", "ranks", "steps", 
 APART: Final = timedelta(seconds=60)  # between two times that a sample fails: copies of one batch fail within seconds of each other
 MAX_SAMPLES: Final = 4096  # of a batch that are looked at
 MAX_FAILURES: Final = 5000  # of numbers, those that lasted first: a job of many ranks may mask a loss in every step
-_ATTEMPT: Final = re.compile(r"(?i)(?:^|[/_.-])(?:attempt|restart|cycle)[_-]?(\d{1,4})(?![\d])")
+_ATTEMPT: Final = re.compile(r"(?i)(?:^|[/_.-])(?:attempt|restart|cycle)[_-]?([0-9]{1,4})(?![0-9])")
 _BROKEN: Final = ("nonfinite", "passed", "spike")
 
 

@@ -29,7 +29,7 @@ MAX_SHARE: Final = 0.5  # of the job's ranks that a cover may take in
 KINDS: Final = ("host", "tp", "cp", "tp_cp", "ep", "expert_tp", "pp", "mp", "dp", "dp_cp", "tp_dp", "expert_dp")  # the first of equals
 AXES: Final = ("tp", "cp", "ep", "pp", "dp")
 WIDER: Final = {"pp": "mp", "cp": "tp_cp", "ep": "expert_tp", "dp": "tp_dp", "dp_cp": "tp_dp"}  # kind of a group with its members' tensor peers
-_TENSOR: Final = re.compile(r"(?<= of )tp \d+, ")  # in a name made of coordinates: whoever is widened has all of them
+_TENSOR: Final = re.compile(r"(?<= of )tp [0-9]+, ")  # in a name made of coordinates: whoever is widened has all of them
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def inspected_paces(case: Tables) -> list[Batches]:
     rows = rows.join(chosen, on=process, how="semi", nulls_equal=True)
     found = []
     for _, frame in sorted(rows.group_by(process), key=lambda item: str(item[0])):
-        line = pl.col("record").str.extract(r"(\d+)$").cast(pl.Int64, strict=False)
+        line = pl.col("record").str.extract(r"([0-9]+)$").cast(pl.Int64, strict=False)
         calls = frame.sort("logged_at", line, "record")
         of = period(calls.select(pl.struct("comm", "op", "size_bytes").rank("dense").cast(pl.Int64)).to_series().to_numpy())
         if of is None:

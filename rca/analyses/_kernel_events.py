@@ -45,7 +45,7 @@ CAUSE_OF_KIND: Final[Mapping[str, tuple[str, str]]] = {  # kind -> role, cause
     "storage_lustre": ("root", "storage_stall"),
     "hung_task": ("either", "storage_stall"),
 }
-_NUMBER: Final = re.compile(r"from GPU(\d{1,3}) GSP\b")  # the driver's own number of a GPU: in the order of addresses, as a rule
+_NUMBER: Final = re.compile(r"from GPU([0-9]{1,3}) GSP\b")  # the driver's own number of a GPU: in the order of addresses, as a rule
 NEEDS_SEVERITY: Final = frozenset({"aer", "mce", "edac"})  # without a word for it they are mere notes
 
 

@@ -25,8 +25,8 @@ GAP_S: Final = 600.0  # kernels notice late: a time-out of a command, a bus that
 DEFAULT_S: Final = 1800.0  # torch's longest default time-out of a process group (torch.distributed.constants: 10 min for NCCL, 30 else)
 MOST_S: Final = 7 * 86_400.0  # a time-out beyond a week is set so that it never comes
 TORN_DOWN: Final = 45
-_STATED: Final = re.compile(r"Timeout\(ms\)=(\d{1,12})\b")
-_RAN: Final = re.compile(r"\bran for (\d{1,12}) milliseconds before timing out")
+_STATED: Final = re.compile(r"Timeout\(ms\)=([0-9]{1,12})\b")
+_RAN: Final = re.compile(r"\bran for ([0-9]{1,12}) milliseconds before timing out")
 
 
 def longest_wait_s(lines: Iterable[Line]) -> float:

@@ -23,12 +23,12 @@ STALLS: Final = 3  # reports of it within a burst: it does not come back
 DRIVER: Final = re.compile(r"([A-Za-z]\w{0,24}) (?=[0-9a-fA-F:.]{7,16}:? )")
 STORAGE: Final = re.compile(r"nvme|ahci|mpt[23]sas|megaraid|aacraid|smartpqi|hpsa|virtio_blk|lpfc|qla2")
 NETWORK: Final = re.compile(
-    r"mlx\d|bnxt|ice$|i40e|ixgbe|igb|igc|e1000|efa$|ena$|gve$|irdma|hfi1|be2net|cxgb|qed|tg3|nfp|ionic|idpf|hns3|atlantic|virtio_net"
+    r"mlx[0-9]|bnxt|ice$|i40e|ixgbe|igb|igc|e1000|efa$|ena$|gve$|irdma|hfi1|be2net|cxgb|qed|tg3|nfp|ionic|idpf|hns3|atlantic|virtio_net"
 )
 ADDRESS: Final = re.compile(r"\b(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.[0-7]\b")
-STALL: Final = re.compile(r"stuck for (\d{1,9})s!")
+STALL: Final = re.compile(r"stuck for ([0-9]{1,9})s!")
 RCU: Final = re.compile(r"(?i)\brcu\w{0,16}\b.{0,60}\bstall")
-REMOVABLE: Final = re.compile(r"(?:fd|loop|sr|ram|zram|mmcblk)\d.*")
+REMOVABLE: Final = re.compile(r"(?:fd|loop|sr|ram|zram|mmcblk)[0-9].*")
 BY_COMMAND: Final = re.compile(r"\bcomm (?!kworker|jbd2|xfs|kswapd|flush|writeback|ext4)(\S{1,16}?):? ")  # of no thread of the kernel
 
 

@@ -86,7 +86,7 @@ def _gaps_s(rows: pl.DataFrame) -> pl.Series:
 
 
 def _line(rows: pl.DataFrame) -> pl.Series:
-    return rows["record"].str.extract(r"(\d+)\D*$").cast(pl.Int64, strict=False)
+    return rows["record"].str.extract(r"([0-9]+)\D*$").cast(pl.Int64, strict=False)
 
 
 def _median(values: pl.Series) -> float:

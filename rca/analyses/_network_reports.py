@@ -26,18 +26,18 @@ Kind = Literal["transport", "closed", "local", "flushed"]
 NAMELESS: Final = "file "  # stands before the file's id where no line of it tells the host
 FLUSHED: Final = 5  # IBV_WC_WR_FLUSH_ERR: what was queued is thrown back after an earlier error
 OWN_SIDE: Final = frozenset({1, 2, 3, 4, 6, 8})  # IBV_WC_LOC_*, MW_BIND: length, queue, registration or access on the reporting side
-_STATUS: Final = re.compile(r"with (?:status|error)[= ](?:[A-Z][A-Z_]{2,40}\()?(\d{1,3})\b")
+_STATUS: Final = re.compile(r"with (?:status|error)[= ](?:[A-Z][A-Z_]{2,40}\()?([0-9]{1,3})\b")
 _VERBS: Final = re.compile(r"Call to ibv_\w{1,60} failed")  # a call into the own adapter
 _NO_WAY: Final = re.compile(r"(?i)no route to host|network is unreachable|host is unreachable|connect(?:ion)? timed? ?out|connect timeout")
 _CLOSED: Final = re.compile(r"(?i)connection (?:was )?(?:closed|reset|refused)|broken pipe|(?:closed|reset) by (?:remote )?peer")
 _FAR_ENDS: Final = (  # how transports name the far end, with the port behind it
     re.compile(r"(?i)(?:completion from|closed by(?: remote)?|reset by|connection to|from remote) peer:? \[?([\w.:%-]{2,80})"),
-    re.compile(r"(?i)(?:\bconnect(?:ion)?(?: to| timeout)?|(?:read|write) error):? \[?([\w.:%-]{2,80})(?=\]|<|:\d| failed)"),
+    re.compile(r"(?i)(?:\bconnect(?:ion)?(?: to| timeout)?|(?:read|write) error):? \[?([\w.:%-]{2,80})(?=\]|<|:[0-9]| failed)"),
     re.compile(r"(?i)\bpeer host id:? ?([\w.:-]{2,80})|\bremote=\[?([\w.:%-]{2,80})"),
 )
-_FAR_RANK: Final = re.compile(r"(?i)\b(?:remote|peer)[ _]rank[ :=]{1,3}(\d{1,7})\b")
+_FAR_RANK: Final = re.compile(r"(?i)\b(?:remote|peer)[ _]rank[ :=]{1,3}([0-9]{1,7})\b")
 _NAME: Final = re.compile(
-    r"(?=[\w.-]*[a-z])(?=[\w.-]*[\d-])[a-z0-9][\w.-]{1,62}"
+    r"(?=[\w.-]*[a-z])(?=[\w.-]*[0-9-])[a-z0-9][\w.-]{1,62}"
 )  # a machine's name has a number or a dash, a word has not
 _BY_SIGNATURE: Final[Mapping[str, Kind]] = {
     "nccl_ofi_error": "transport",

@@ -47,7 +47,7 @@ def judged(
     """
     file = sorted({series, "evidence_id"})
     keys, order = [*file, "run"], [*file, "place", by, "record"]
-    lines = rows.with_columns(pl.col("record").str.extract(r"(\d+)\D*$").cast(pl.Int64, strict=False).alias("place")).sort(order)
+    lines = rows.with_columns(pl.col("record").str.extract(r"([0-9]+)\D*$").cast(pl.Int64, strict=False).alias("place")).sort(order)
     back = (pl.col(by) < pl.col(by).shift(1) - slack).fill_null(value=False)
     back &= ~(pl.col(epoch) > pl.col(epoch).shift(1)).fill_null(value=False) if epoch else pl.lit(value=True)
     is_in_order = ((pl.col(by) < pl.col(by).shift(1)).sum() <= _CHAOS * pl.len()).over(file)

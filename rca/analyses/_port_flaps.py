@@ -24,7 +24,7 @@ _PORT_ERROR: Final = re.compile(
     r"(?i)port error|catastrophic|(?<!non-)(?<!non)fatal event(?! on)"
 )  # the others tell of changes, or of one queue
 _PORT_BACK: Final = re.compile(r"(?i)\bport (?:is )?active\b|\blink (?:is )?up\b")
-_DEVICE: Final = re.compile(r"(?<![\w:])[a-z][\w-]{1,30}_\d{1,3}(?::\d{1,3})?")  # mlx5_3:1
+_DEVICE: Final = re.compile(r"(?<![\w:])[a-z][\w-]{1,30}_[0-9]{1,3}(?::[0-9]{1,3})?")  # mlx5_3:1
 
 
 def is_port_error(line: Line) -> bool:

@@ -49,7 +49,7 @@ def printed(case: Tables) -> Printed:
     own = rows.join(read, on="evidence_id", how="anti")
     if not own.height:
         own, golden = golden, own
-    line = pl.col("record").str.extract(r"(\d+)$").cast(pl.Int64, strict=False)
+    line = pl.col("record").str.extract(r"([0-9]+)$").cast(pl.Int64, strict=False)
     own = own.with_columns(line=line).sort("evidence_id", "rank", "line", "record", nulls_last=True)
     of = ("evidence_id", "rank")
     step = pl.col("step").diff().over(of)

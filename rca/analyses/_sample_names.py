@@ -20,7 +20,7 @@ _UNREADABLE: Final = re.compile(  # types and texts of readers of images, sound,
 )
 _NAMED: Final = re.compile(
     r"(?i)(?<![\w])(?:record|row|document|doc|example|item|index|idx|key|uid|image file|video|audio|file|path)s?(?:[_ ]?(?:id|index|number|no))?"
-    r"\s{0,2}[:=#]?\s{0,2}['\"<(\[]?(?P<id>[\w./:@-]{0,200}\d[\w./:@-]{0,200})"
+    r"\s{0,2}[:=#]?\s{0,2}['\"<(\[]?(?P<id>[\w./:@-]{0,200}[0-9][\w./:@-]{0,200})"
 )
 
 

@@ -23,7 +23,7 @@ __all__ = ["READS", "TASKS", "of_others", "task_numbers", "with_ranks"]
 
 OF_TASKS: Final = ("slurm_task_exit", "host_out_of_memory")  # one line of srun may tell both
 MAX_TASKS: Final = 1_000_000  # of one step
-_RANGE: Final = r"\d{1,7}(?:-\d{1,7})?"
+_RANGE: Final = r"[0-9]{1,7}(?:-[0-9]{1,7})?"
 TASKS: Final = rf"tasks? (?P<numbers>{_RANGE}(?:,\s?{_RANGE}){{0,400}})"  # of `tasks 0-3,7`
 _END: Final = re.compile(rf"srun: error: [\w.,\[\]-]{{1,400}}: {TASKS}: ")
 _IN_A_MAP: Final = pl.any_horizontal(pl.col("local_rank", "tp", "gpu").is_not_null())
@@ -69,7 +69,7 @@ def _is_named(host: str | None) -> bool:
 
 def task_numbers(text: str) -> Iterator[int]:
     """Of `0-3,7` every number."""
-    for first, last in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
+    for first, last in re.findall(r"([0-9]{1,7})(?:-([0-9]{1,7}))?", text):
         yield from range(int(first), min(int(last or first), int(first) + MAX_TASKS) + 1)
 
 

@@ -31,7 +31,11 @@ CHANCE: Final = 0.05  # of an hour: an ordinary pause that is longer than this s
 LATE_S: Final = 300.0  # a step that is stamped so long after the stop was only written later; beyond that its stamp is of another zone
 SOME_DAY: Final = datetime(2024, 7, 1)  # in whose year stamps without one are read, to be held against each other alone
 # A cancellation that says when it was asked for; when a maintenance is due says nothing of when the job was told.
-_ASKED_AT: Final = re.compile(r"\b(?:issued|requested|cancell?ed|sent)\b.{0,60}?\bat (\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)\b", re.IGNORECASE)
+_ASKED_AT: Final = re.compile(
+    r"\b(?:issued|requested|cancell?ed|sent)\b.{0,60}?\bat "
+    r"([0-9]{4}-[0-9][0-9]-[0-9][0-9][ T][0-9][0-9]:[0-9][0-9]:[0-9][0-9])\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ __all__ = ["ASKED", "Stop", "earliest", "stop_of"]
 ASKED: Final = (-15, 143, -2, 130)  # ends of what was told to end
 ENDS_TASKS: Final = frozenset({"slurm_step_failed", "slurm_node_failure", "node_failure"})  # after which srun ends all others itself
 _TASKS: Final = re.compile(rf": {TASKS}: ")
-_STEP: Final = re.compile(r"\bSTEP (\d+(?:\.\d+)?) ")
+_STEP: Final = re.compile(r"\bSTEP ([0-9]+(?:\.[0-9]+)?) ")
 
 PLANNED = frozenset(
     {"draining", "stopping", "time_limit", "cancelled", "requeued", "slurm_time_limit", "slurm_cancelled", "slurm_requeued"}

@@ -28,7 +28,7 @@ MAX_CITES: Final = 6
 def analyse(case: Tables) -> Sequence[Finding]:
     """A note where ranks hang; NotEnoughEvidence where no state is told."""
     rows = case.table("rank_states").filter(pl.col("rank").is_not_null() & pl.col("is_hang").is_not_null())
-    place = pl.col("record").str.extract(r"(\d+)").cast(pl.Int64)
+    place = pl.col("record").str.extract(r"([0-9]+)").cast(pl.Int64)
     last = rows.sort("logged_at", "evidence_id", place, nulls_last=False).group_by("rank").last().sort("rank").collect()
     states = {row["rank"]: row for row in last.iter_rows(named=True)}
     if not states:

@@ -198,7 +198,7 @@ def _own_loss(rows: pl.DataFrame, case: Tables) -> Finding | None:
 def _skips(told: pl.DataFrame) -> list[Finding]:
     """How many updates were skipped, by the file that counts most; and whether it is for good."""
     counted = told.filter(pl.col("is_skipped").is_not_null()).with_columns(
-        pl.col("record").str.extract(r"(\d+)\D*$").cast(pl.Int64, strict=False).alias("place"),
+        pl.col("record").str.extract(r"([0-9]+)\D*$").cast(pl.Int64, strict=False).alias("place"),
         pl.coalesce("num_skipped", pl.col("is_skipped").cast(pl.Int64)).alias("skips"),
     )
     sums = counted.group_by("evidence_id").agg(pl.col("skips").sum()).filter(pl.col("skips") > 0)

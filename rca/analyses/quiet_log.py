@@ -33,7 +33,7 @@ SIGNS = {
 
 MIN_RANKS = 3  # with two, either may have waited for the other
 MAX_CITES = 6
-_CALL = re.compile(r"SeqNum=\d+, OpType=\w+")  # of the work that the watchdog of PyTorch's NCCL backend gave up
+_CALL = re.compile(r"SeqNum=[0-9]+, OpType=\w+")  # of the work that the watchdog of PyTorch's NCCL backend gave up
 
 
 def analyse(case: Tables) -> Sequence[Finding]:

@@ -150,7 +150,7 @@ def _in_time(written: Mapping[tuple[str, str, int], Sequence[Mapping[int, Row]]]
 
 
 def _place(record: str) -> int:
-    return int(digits[0]) if (digits := re.findall(r"\d{1,15}", record)) else 0
+    return int(digits[0]) if (digits := re.findall(r"[0-9]{1,15}", record)) else 0
 
 
 def _slow(row: Row) -> float | None:

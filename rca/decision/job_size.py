@@ -38,7 +38,7 @@ class JobSize:
 
 MAPPED: Final = "process groups or a rank map"
 UNKNOWN_SIZE: Final = JobSize(None, "nothing", is_least=True)
-_WORLD: Final = r"(?i)\b(?:global_)?world[_ ]sizes?\b[\"']?\s{0,2}[=:(\[ ]{1,3}(\d{1,7})\b"
+_WORLD: Final = r"(?i)\b(?:global_)?world[_ ]sizes?\b[\"']?\s{0,2}[=:(\[ ]{1,3}([0-9]{1,7})\b"
 _SETTING: Final = r"(?i)(?:^|[:./ ])(?:global_)?world_?size$"  # not LOCAL_WORLD_SIZE, which is that of a host
 
 
@@ -71,7 +71,9 @@ def ranks_per_host(who: Roster) -> int | None:
 
 def _settings(case: Tables) -> Iterator[int]:
     rows = (
-        case.table("configs").filter(pl.col("component").str.contains(_SETTING)).select(pl.col("value").str.extract(r"^\s*(\d{1,7})\s*$"))
+        case.table("configs")
+        .filter(pl.col("component").str.contains(_SETTING))
+        .select(pl.col("value").str.extract(r"^\s*([0-9]{1,7})\s*$"))
     )
     yield from (int(value) for value in rows.drop_nulls().unique().collect()["value"])
 

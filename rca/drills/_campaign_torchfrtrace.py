@@ -13,7 +13,7 @@ __all__ = ["PROGRAM", "beside", "first_finding"]
 
 PROGRAM = Path(sys.executable).parent / "torchfrtrace"  # not resolved: the scripts stand beside the interpreter of this environment
 WAIT_S = 300.0
-_NUMBER = re.compile(r"(\d+)(?!.*\d)")
+_NUMBER = re.compile(r"([0-9]+)(?!.*[0-9])")
 
 
 def beside(folder: Path, truth: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -40,5 +40,5 @@ def first_finding(text: str) -> tuple[list[int], str]:
     first, _, _ = text.partition("collective stack trace")
     group = re.search(r"^group info: (.*)$", first, re.MULTILINE)
     missing = re.search(r"^missing ranks: \{(.*)\}$", first, re.MULTILINE)
-    named = missing.group(1).split(",") if missing else re.findall(r"Culprit rank (\d+)", first)
+    named = missing.group(1).split(",") if missing else re.findall(r"Culprit rank ([0-9]+)", first)
     return [int(rank) for rank in named], group.group(1) if group else "no finding"

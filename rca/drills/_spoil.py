@@ -16,9 +16,9 @@ __all__ = ["cut", "shift_clock"]
 
 MARGIN_NS = 3_600_000_000_000  # numbers this far around the run count as its instants: kernel lines lie up to an hour before
 LONG_OF_8 = b"\x8a\x08"  # pickle: an integer of eight bytes, which follow
-NUMBER = re.compile(r"(?<![\d.])\d{19}(?![\d.])")  # ns since the epoch
-STAMP = re.compile(r"\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d")
-GLOG = re.compile(r"(?m)^([IWEF])(\d{4} \d\d:\d\d:\d\d)")  # of the launchers: no year
+NUMBER = re.compile(r"(?<![0-9.])[0-9]{19}(?![0-9.])")  # ns since the epoch
+STAMP = re.compile(r"[0-9]{4}-[0-9][0-9]-[0-9][0-9][T _][0-9][0-9]:[0-9][0-9]:[0-9][0-9]")
+GLOG = re.compile(r"(?m)^([IWEF])([0-9]{4} [0-9][0-9]:[0-9][0-9]:[0-9][0-9])")  # of the launchers: no year
 
 
 def cut(path: Path, share: float) -> None:

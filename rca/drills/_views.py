@@ -28,7 +28,7 @@ VIEWS = (
 )
 TRUTH = "truth.json"
 INDEXES = ("index.json", "hosts.json")  # they name other files, so they mean nothing once names are gone
-_RANK = re.compile(r"rank_(\d+)")
+_RANK = re.compile(r"rank_([0-9]+)")
 _STEMS = ("obj", "part", "upload", "tmp")
 
 

@@ -240,6 +240,12 @@ def test_every_form_tells_what_it_holds_and_leaves_the_message(
     assert (line.local, line.level, line.rank, line.host, line.label) == (local, level, rank, host, label)
 
 
+def test_digits_of_another_script_are_no_number() -> None:
+    for prefix in ("[rank\u0663]: ", "rank \u0663: ", "[rank1\u0663]: ", "\u0663: "):
+        (line,) = lines(prefix + BODY)
+        assert (line.rank, line.label) == (None, None), prefix
+
+
 def test_forms_nest_in_one_another() -> None:
     for outer in OUTER:
         for inner in INNER:

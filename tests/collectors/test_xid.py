@@ -306,6 +306,7 @@ DECOYS = (
     "NVRM: Xid : 32, pid=2280636",
     "NVRM: Xid (PCI:0000:66:00): abc, pid=2280636",
     "NVRM: Xid PCI:0000:01:00: 43, pid=1814139",
+    "NVRM: Xid (PCI:0000:66:00): \u0667\u0669, pid=1814139, GPU has fallen off the bus.",
     "Skipping non-nvmlEventTypeXidCriticalError event: {EventType:2}",
     'DCGM_FI_DEV_XID_ERRORS{gpu="0",modelName="Xid Errors (last)"} 79',
     "see the page on Xid 79 and SXid 20034 for what GPUs do when they fall off the bus",

@@ -179,7 +179,7 @@ class Copies:
             rows = self._with_own_peers(rows, peer)
         changes = [pl.coalesce("own_group", "group_id").alias("group_id")]
         if "group_name" in rows.columns:
-            is_number = pl.col("group_name").str.contains(r"^\d+$")
+            is_number = pl.col("group_name").str.contains(r"^[0-9]+$")
             changes.append(pl.when(is_number).then(pl.coalesce("own_name", "group_name")).otherwise("group_name").alias("group_name"))
         return rows.with_columns(changes)
 
