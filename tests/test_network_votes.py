@@ -141,7 +141,10 @@ def test_a_host_whose_kernel_killed_a_trainer_before_lost_its_connections_with_i
 def test_a_port_that_was_up_again_ended_nothing_by_itself(lines: list[tuple[int, str]], sign: str, cause: str, tmp_path: Path) -> None:
     found = votes(scene(tmp_path, lines))
     assert sign in found
-    assert judge(scene(tmp_path, lines)).verdict.cause == cause
+    assert any("port active" in cite.text for cite in found[sign].cites) == (sign != "port_error")
+    judged = judge(scene(tmp_path, lines))
+    assert judged.verdict.cause == cause
+    assert [check["status"] for check in judged.advice.before_restart if check["check"] == "network trouble"] == ["seen"]
 
 
 def test_an_accused_host_whose_link_came_back_lost_it_for_a_moment(tmp_path: Path) -> None:

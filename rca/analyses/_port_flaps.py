@@ -14,7 +14,7 @@ from rca.analyses._job_logs import Line
 from rca.analyses._network_reports import speaker
 from rca.types import Tables
 
-__all__ = ["downed", "flapped", "is_back", "is_port_error"]
+__all__ = ["back_of", "downed", "flapped", "is_port_error"]
 
 NEAR_S: Final = (
     900.0  # a link that is down is reported so long after at most: transports retry for tens of seconds, watchdogs wait ten minutes
@@ -32,21 +32,18 @@ def is_port_error(line: Line) -> bool:
     return line.signature == "nccl_net_async_event" and _PORT_ERROR.search(line.text) is not None
 
 
-def is_back(line: Line, told: Story) -> bool:
-    """Whether the same log says later that the port of a line is up again."""
+def back_of(line: Line, told: Story) -> Line | None:
+    """The line in which the same log says later that the port of a line is up again; None where none does."""
     device = _DEVICE.search(line.text)
-    return any(
-        o.evidence_id == line.evidence_id and o.place > line.place and _PORT_BACK.search(o.text) and (not device or device[0] in o.text)
-        for o in told.logs.lines
-        if o.signature == line.signature
-    )
+    later = (o for o in told.logs.lines if o.signature == line.signature and o.evidence_id == line.evidence_id and o.place > line.place)
+    return next((o for o in later if _PORT_BACK.search(o.text) and (not device or device[0] in o.text)), None)
 
 
 def flapped(case: Tables, lines: Sequence[Line], told: Story) -> frozenset[str]:
     """Hosts whose link went down and came up again, as their kernel or transport says."""
     links = case.table("kernel_events").filter(pl.col("kind").is_in(["nic", "ib"]) & (pl.col("recovery") == "none"))
     kernels = set(links.select("host").drop_nulls().unique().collect()["host"])
-    return frozenset(kernels | {speaker(line, told.logs) for line in lines if is_port_error(line) and is_back(line, told)})
+    return frozenset(kernels | {speaker(line, told.logs) for line in lines if is_port_error(line) and back_of(line, told)})
 
 
 def downed(case: Tables, told: Story, reported: datetime | None) -> frozenset[str]:

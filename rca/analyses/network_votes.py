@@ -27,7 +27,7 @@ from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._memory_kills import unplaced_kills
 from rca.analyses._network_reports import NAMELESS, Report, kind_of_report, reports, speaker
 from rca.analyses._network_reports import READS as READS_TOO
-from rca.analyses._port_flaps import downed, flapped, is_back, is_port_error
+from rca.analyses._port_flaps import back_of, downed, flapped, is_port_error
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -262,7 +262,7 @@ def _ports(lines: Sequence[Line], told: Story) -> list[Finding]:
     for line in lines:
         if is_port_error(line):
             by_host[speaker(line, told.logs)].append(line)
-    over = {host: own for host, own in by_host.items() if all(is_back(line, told) for line in own)}
+    over = {host: own for host, own in by_host.items() if all(back_of(line, told) for line in own)}
     by_host = {host: own for host, own in by_host.items() if host not in over}
     if not by_host:
         return [_over(over, told)] if over else []
@@ -288,7 +288,7 @@ def _ports(lines: Sequence[Line], told: Story) -> list[Finding]:
 def _over(by_host: Mapping[str, Sequence[Line]], told: Story) -> Finding:
     """Ports that were up again: what the job failed of, if it did and only one of them can be meant; else told beside."""
     every = [line for _, own in sorted(by_host.items()) for line in own]
-    cites = tuple(cite_line(line) for line in every)[:MAX_CITES]
+    cites = tuple(cite_line(told_by) for line in every for told_by in (line, back_of(line, told)) if told_by is not None)[:MAX_CITES]
     says = f"{_named(by_host)} reports an error of its own network port, which was up again: {every[0].text.strip()[:160]}"
     # What complained before a port went down, as a client that waits for its store, complains of something else; and so does who was refused:
     # a host whose link is down refuses nobody, it does not answer.

@@ -100,11 +100,11 @@ def _network(outcomes: Sequence[Outcome], hosts: Sequence[str], gpus_per_host: i
     if len(hosts) > 1:
         pair, more = host_list(hosts[:2], 2), "both hosts" if len(hosts) == 2 else "then every other pair of neighbours"
         run.append(f"srun -w {pair} -N2 --ntasks-per-node={gpus_per_host} all_gather_perf -b 1G -e 8G -f 2 -g 1   # {more}")
-    told = _of_cause(outcomes, NETWORK)
+    told = _of_cause(outcomes, NETWORK) or [f for o in outcomes if o.analysis == VOTES for f in o.findings]  # whatever a vote comes to
     if told:
         return _item("network trouble", SEEN, told[0].says, run)
     if any(o.analysis == VOTES and o.status == "clear" for o in outcomes):
-        return _item("network trouble", NOT_SEEN, "no transport of a rank reports a failed connection", run)
+        return _item("network trouble", NOT_SEEN, "no failed connection is reported but what follows from another end or fault", run)
     return _item("network trouble", NOT_LOOKED, "no log of the transport was read", run)
 
 
