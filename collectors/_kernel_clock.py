@@ -24,12 +24,11 @@ _HOURS: Final = (
 _ZONES: Final = {name: int(hours) for name, hours in (pair.split("=") for pair in _HOURS.split())}
 _ZONE_NAME: Final = rf"(?:{'|'.join((*_ZONES, 'CST', 'IST'))})\b"
 _OFFSET: Final = r"[+-][0-9][0-9](?::?[0-9][0-9])?"
-_ISO: Final = (
-    re.compile(  # dmesg iso 2024-04-29T14:55:41,678628+02:00; journal "Tue 2025-01-21 04:41:44 UTC"; Talos [...Z]:; Go 2025/01/21 04:41:44
-        rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>[0-9]{{4}}(?P<mark>[-/])[0-9][0-9]"
-        rf"(?P=mark)[0-9][0-9])[T _]{_TIME}(?P<zone> ?(?:{_ZONE_NAME}|{_OFFSET})(?!\w|:\S))?"
-        rf"(?:(?<=[0-9][0-9]) {_ZONE_NAME}(?!:))?[\"']?\]?:?{_ENDS}"
-    )
+# dmesg iso 2024-04-29T14:55:41,678628+02:00; journal "Tue 2025-01-21 04:41:44 UTC"; Talos [...Z]:; Go 2025/01/21 04:41:44
+_ISO: Final = re.compile(
+    rf"\[?(?:[A-Z][a-z]{{2}} )?(?P<date>[0-9]{{4}}(?P<mark>[-/])[0-9][0-9]"
+    rf"(?P=mark)[0-9][0-9])[T _]{_TIME}(?P<zone> ?(?:{_ZONE_NAME}|{_OFFSET})(?!\w|:\S))?"
+    rf"(?:(?<=[0-9][0-9]) {_ZONE_NAME}(?!:))?[\"']?\]?:?{_ENDS}"
 )
 _CTIME: Final = re.compile(  # dmesg -T [Sun Feb 23 16:24:18 2025], in any language
     rf"\[(?:[^\s\]0-9]{{1,12}} +)?(?P<a>[^\s\]]{{1,12}}) +(?P<b>[^\s\]]{{1,12}}) +{_TIME} (?P<year>[0-9]{{4}}){_DELTA}\] ?"
