@@ -125,6 +125,42 @@ class TestStops:
         assert (found.sign, found.ranks, found.explains) == ("preempted_on_record", (), ())
 
 
+def step(job: Job, name: str, state: str, began: float = -60, ended: float = 21, **values: Any) -> Job:
+    return row(job, state, began, ended, job_id=f"4101.{name}", base_job_id="4101", is_step=True, **values)
+
+
+class TestStepsAndSeveralJobs:
+    @pytest.mark.parametrize(
+        ("state", "values", "sign", "says"),
+        [
+            ("FAILED", {"exit_code": 1}, "ended_as", "its step 4101.0 FAILED with exit code 1"),
+            ("OUT_OF_MEMORY", {"exit_signal": 125}, "out_of_memory", "its step 4101.0 OUT_OF_MEMORY"),
+            ("CANCELLED", {"exit_signal": 9}, "ended_as", "its step 4101.0 CANCELLED by signal 9"),
+            ("COMPLETED", {"exit_code": 0}, "ended_as", None),
+            ("FAILED", {"exit_code": 1, "began": -7200, "ended": -3600}, "ended_as", None),  # of an earlier launch of this job
+        ],
+    )
+    def test_the_worst_step_tells_how_the_job_ended(self, state: str, values: dict[str, Any], sign: str, says: str | None) -> None:
+        job = step(step(row(Job(), "COMPLETED", -60, 22), "batch", "COMPLETED"), "0", state, **values)
+        found = job.only("scheduler_record")
+        assert (found.sign, found.numbers["state"]) == (sign, state if says else "COMPLETED")
+        assert (says or "COMPLETED") in found.says
+        assert [cite.text.split()[1] for cite in found.cites] == (["step", "job"] if says else ["job"])
+
+    def test_a_stop_of_the_job_tells_why_its_steps_ended(self) -> None:
+        assert step(row(Job(), "TIMEOUT", -60, 22), "0", "FAILED", exit_code=1).only("scheduler_record").numbers["state"] == "TIMEOUT"
+
+    def test_of_two_jobs_at_that_time_on_these_hosts_neither_decides_and_both_are_named(self) -> None:
+        found = row(row(Job(), "COMPLETED", -60, 22), "OUT_OF_MEMORY", -60, 23, job_id="4102").only("scheduler_record")
+        assert (found.sign, len(found.cites)) == ("not_placed", 2)
+        assert "job 4101 COMPLETED" in found.says
+        assert "job 4102 OUT_OF_MEMORY" in found.says
+
+    def test_a_row_that_is_told_twice_is_one(self) -> None:
+        job = row(row(Job(), "FAILED", -60, 500, zone_h=2), "FAILED", -60, 500, zone_h=2)
+        assert job.only("scheduler_record").sign == "not_placed"
+
+
 class TestRowsThatAreNotUsed:
     @pytest.mark.parametrize(
         ("values", "says"),

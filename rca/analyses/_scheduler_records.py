@@ -1,11 +1,12 @@
 """What the scheduler's own books say of this job: which accounting row is its launch, when that ended, and which of its hosts were lost with it.
 
 1. A row is of this job when its id stands in the logs or in the name of a log (`slurm-4101.out`); where no id is known, when its hosts are just
-   those of the job. Steps belong to their job and are not asked.
+   those of the job. Steps belong to their job: the worst tells how it ended (`_scheduler_steps`). A row that is told twice is one.
 2. Stamps without a zone become instants by the zone of the job's hosts. Where none is told, by the one that lets a row of this job end when its logs
    end and begin before they begin, if only one row of the job can. Where the logs have no instants either, their own stamps without a zone are
    compared just so: which row it is follows, and no instant does.
-3. Of several launches the one counts in whose time the logs lie. A row that cannot be placed is told, and counts for nothing.
+3. Of several launches the one counts in whose time the logs lie. A row that cannot be placed is told, and counts for nothing; so are the rows of
+   several jobs that ran on these hosts at that time.
 4. A node of the job that does not answer, or is down because it did not, and for no plan, is lost if its reason was written in the time of the
    launch, or on the same clock within minutes of the end of a launch that the scheduler ended for a failed node. Not if the job went on there.
 """
@@ -14,12 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import polars as pl
 
+from rca.analyses._scheduler_steps import exit_words, worst_step
 from rca.clocks import Clocks
 from rca.local_time import FULL
 from rca.types import Tables
@@ -33,8 +35,8 @@ SLACK: Final = timedelta(minutes=4)  # what two clocks and a buffered log may be
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
 QUARTER_S: Final = 900
 MAX_ZONE_S: Final = 14 * 3600
-_NAMED: Final = re.compile(r"(?:^|/)slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.][\w.\-]{0,60})?\.(?:out|err|log)\b")
-_WRITTEN: Final = re.compile(r"(?i)\b(?:STEP|JOB|StepId|JobId|SLURM_JOB(?:_?ID)?)[ =:]{1,3}(\d{2,12}(?:_\d{1,9})?)(?![\d:-])")
+_NAMED: Final = re.compile(r"(?:^|/)slurm[-_.]([0-9]{1,12}(?:_[0-9]{1,9})?)(?:[-_.][\w.\-]{0,60})?\.(?:out|err|log)\b")
+_WRITTEN: Final = re.compile(r"(?i)\b(?:STEP|JOB|StepId|JobId|SLURM_JOB(?:_?ID)?)[ =:]{1,3}([0-9]{2,12}(?:_[0-9]{1,9})?)(?![0-9:-])")
 _GONE: Final = r"(?i)not responding|unexpectedly|rebooted|unreachable|lost contact|no power"  # why a node is down that did not answer
 _SPOKEN: Final = re.compile(r"(?i)slurmstepd|srun|salloc|SLURM_JOB|slurmctld|StepId|JobId")
 
@@ -46,10 +48,22 @@ class Record:
     row: Mapping[str, Any]
     began: datetime | None
     ended: datetime | None
+    step: Mapping[str, Any] | None = None  # that of its steps which ended worse than the job
+
+    @property
+    def end(self) -> Mapping[str, Any]:
+        """The row that tells how it ended."""
+        return self.step or self.row
 
     @property
     def says(self) -> str:
-        """The row in words."""
+        """The job in words, and its worst step."""
+        step = self.step
+        return f"{self.job_says}; its step {step['job_id']} {step['state']}{exit_words(step)}" if step is not None else self.job_says
+
+    @property
+    def job_says(self) -> str:
+        """The row of the job in words."""
         row = self.row
         by = f" by {row['cancelled_by']}" if row["cancelled_by"] else ""
         until = f", ended {row['ended_at'] or row['ended_at_local']}" if row["ended_at"] or row["ended_at_local"] else ""
@@ -83,6 +97,7 @@ class Book:
     unused: tuple[
         Unused, ...
     ] = ()  # where no row is this launch and none of this job: why each was passed over, those that come near first
+    rivals: tuple[Record, ...] = ()  # jobs that all ran on these hosts in the time of the logs: which is this one nothing tells
     lost: tuple[Lost, ...] = ()
 
 
@@ -102,19 +117,35 @@ def book(
     case: Tables, clock: Clocks, *, hosts: Collection[str], span: tuple[datetime, datetime] | None, last_seen: Mapping[str, datetime]
 ) -> Book:
     """The books of this launch. `hosts`: all of the job; `span`: first and last instant of its logs; `last_seen`: host -> its last word."""
-    rows = case.table("job_records").filter(~pl.col("is_step").fill_null(value=False)).unique().sort("evidence_id", "record").collect()
-    mine = _mine(case, rows.rows(named=True), frozenset(hosts))
+    rows, steps = _rows(case)
     zone = clock.zone_of(hosts)
-    records = [Record(row, placed(row, "started", zone), placed(row, "ended", zone)) for row in mine]
+
+    def is_over(row: Mapping[str, Any]) -> bool:
+        ended = placed(row, "ended", zone)
+        return span is not None and ended is not None and ended < span[0] - SLACK
+
+    mine = _mine(case, rows, frozenset(hosts))
+    records = [Record(row, placed(row, "started", zone), placed(row, "ended", zone), worst_step(row, steps, is_over)) for row in mine]
     fitting = [record for record in records if span is not None and _holds(record, span)]
     if not fitting and zone is None and span is not None:
-        fitting = _by_end(mine, span)
+        fitting = _by_end(records, span)
     if span is None and (local := _local_span(case)) is not None:
-        fitting = [Record(record.row, None, None) for record in _by_end(mine, local)]
+        fitting = [replace(record, began=None, ended=None) for record in _by_end(records, local)]
     launch = min(fitting, key=lambda record: (record.ended is None, record.ended or NEVER, record.row["record"]), default=None)
-    unplaced = tuple(record for record in records if launch is None and (record.ended is None or span is None))
-    unused = () if launch or unplaced else _unused(rows.rows(named=True), records, frozenset(hosts), _ids(case), span)
-    return Book(launch, unplaced, unused, tuple(_lost(case, launch, zone, frozenset(hosts), span, last_seen)))
+    rivals = tuple(fitting) if len({record.row["job_id"] for record in fitting}) > 1 else ()
+    launch = None if rivals else launch
+    unplaced = tuple(record for record in records if not fitting and (record.ended is None or span is None))
+    unused = () if fitting or unplaced else _unused(rows, records, frozenset(hosts), _ids(case), span)
+    return Book(launch, unplaced, unused, rivals, tuple(_lost(case, launch, zone, frozenset(hosts), span, last_seen)))
+
+
+def _rows(case: Tables) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Rows of jobs, and of steps, each once though several files or lines tell it."""
+    alike = ["job_id", "state", "exit_code", "exit_signal", "started_at", "started_at_local", "ended_at", "ended_at_local"]
+    table = case.table("job_records").sort(pl.col("hosts").is_null(), "evidence_id", "record")  # those that tell hosts are kept
+    rows: list[Mapping[str, Any]] = []
+    rows += table.unique(alike, keep="first", maintain_order=True).sort("evidence_id", "record").collect().rows(named=True)
+    return [row for row in rows if not row["is_step"]], [row for row in rows if row["is_step"]]
 
 
 def _unused(
@@ -204,15 +235,16 @@ def _holds(record: Record, span: tuple[datetime, datetime]) -> bool:
     return record.began <= span[0] + SLACK and (record.ended is None or record.ended >= span[1] - SLACK)
 
 
-def _by_end(rows: Sequence[Mapping[str, Any]], span: tuple[datetime, datetime]) -> list[Record]:
+def _by_end(records: Sequence[Record], span: tuple[datetime, datetime]) -> list[Record]:
     """The one row that ends with the logs and begins before them in some zone; none where several do."""
     found = []
-    for row in rows:
+    for told in records:
+        row = told.row
         if not row["started_at_local"] or not row["ended_at_local"]:
             continue
         apart = (datetime.fromisoformat(row["ended_at_local"]) - span[1].replace(tzinfo=None)).total_seconds()
         zone = float(round(apart / QUARTER_S) * QUARTER_S)
-        record = Record(row, placed(row, "started", zone), placed(row, "ended", zone))
+        record = replace(told, began=placed(row, "started", zone), ended=placed(row, "ended", zone))
         near = abs(apart - zone) <= SLACK.total_seconds() and abs(zone) <= MAX_ZONE_S
         if near and _holds(record, span) and record.began is not None and span[0] - record.began <= BEFORE:
             found.append(record)
