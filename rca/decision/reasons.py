@@ -50,16 +50,19 @@ _OF_CAUSE = {  # where more can be said than of the action
 
 
 ENDED_SLOW = "every step waited for {who} while the job went: leave out {hosts} when it is started again"
-_INSTEAD = {  # why the action is not that of the cause, where retries, alerts, spares or losses moved it
+_INSTEAD = {  # why the action is not that of the cause, where retries, alerts, spares, losses or doubt moved it
     "capped": "{retries}; what the restart leaves as it is has to change first",
     "flaps": "{alerts} network alerts of {host} within five minutes: no flap any more ({places})",
     "shrink": "{gone} host{s} go{es} and {spares}: go on smaller until there are more",
     "degrade": "{loss}",
+    "either": "a broken GPU and a wrong kernel of the program fail in the same words, and nothing was seen of the hardware itself: restart once; "
+    "where it comes back elsewhere, it is the program (compute-sanitizer names the kernel); evict {hosts} only where it comes back there, or its "
+    "kernel log shows an Xid of that GPU",
 }
 
 
 def instead(why: str, **words: object) -> str:
-    """The sentence of an action that was moved: `capped`, `flaps`, `shrink`, `degrade`."""
+    """The sentence of an action that was moved: `capped`, `flaps`, `shrink`, `degrade`, `either`."""
     return _INSTEAD[why].format(**words)
 
 
@@ -179,8 +182,10 @@ def _shared_link(roster: Roster, findings: Sequence[Finding]) -> str:
     """Where to look when the network failed and no host stands out: on what the hosts share whose links are told of; stacks tell nothing of it."""
     network = [f for f in findings if sign_of(f).causes[:1] == ("network_fault",)]
     own = {host for f in network for host in f.hosts} or {str(host) for f in network for host in f.numbers.get("ends", ())}
-    nodes = [node_name(roster.spelled(host)) for host in own]
-    whom = hostlist(nodes) if nodes else "the hosts of the job"
+    touched = {rank for f in network for rank in f.numbers.get("members", ())}  # of the calls that nobody ends: all others only wait behind
+    nodes = [node_name(roster.spelled(host)) for host in own or roster.hosts_of(tuple(sorted(touched)))]
+    some = f"the hosts of ranks {_runs(sorted(touched))}" if touched and touched < set(roster.everyone) else "the hosts of the job"
+    whom = hostlist(nodes) if nodes else some
     return (
         f"no host stands out: look at what {whom} share (switch, rail, fabric) and at the port and link of each (ibstat; on each host: Active, "
         "LinkUp, the full rate); leave out those whose link stays down, then restart"
