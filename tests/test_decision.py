@@ -239,3 +239,16 @@ def test_an_exception_of_the_program_is_mended_where_it_was_raised() -> None:
         "the program raised in train_step (/app/train.py:191), AssertionError: mend"
     )
     assert advised(verdict("user_exception")).because.startswith("the fault is in the program")
+
+
+@pytest.mark.parametrize(("program", "action"), [(0.28, "retry"), (0.05, "replace")])
+def test_what_a_program_could_have_done_itself_evicts_no_host(program: float, action: str) -> None:
+    """CUDA's "unspecified launch failure" is the same of a broken GPU and of a wrong kernel."""
+    told = Finding("first_exception", "unspecified_failure", "rank 5: a command of its GPU failed", ranks=(5,))
+    own = Hypothesis("gpu_fault", "hardware", 0.68, (5,), ("host-c",), (told.id,), ())
+    rival = Hypothesis("user_exception", "software", program, (5,), ("host-c",), (told.id,), ())
+    found = advised(verdict("gpu_fault", probability=0.68, hypotheses=(own, rival)), (told,))
+    assert (found.action, bool(found.evict_hosts)) == (action, action == "replace")
+    assert ("compute-sanitizer" in found.because) == (action == "retry")
+    xid = replace(own, supports=(told.id, "a record of the device"))  # the hardware itself tells
+    assert advised(verdict("gpu_fault", probability=0.68, hypotheses=(xid, rival)), (told,)).evict_hosts == ("host-c",)

@@ -49,6 +49,7 @@ REPLAY_TELLS: Final = EVICT_TOO | {
 RULED: Final = frozenset({"retry", "replace", "human"})  # actions that the rule for a kernel record may choose where the cause says replace
 GROUP_GOES: Final = ("unknown", "slow_rank")  # causes, with nobody named, for which the group that stands apart goes as a whole
 NO_GROUP_LAYERS: Final = ("software", "operator", "none")  # layers of causes for which no machine of a group goes
+PROGRAM: Final = "user_exception"  # the rival of hardware where CUDA says the same of both
 CHECKED_NOW: Final = ("stop_time_checks", "check_and_evict")  # branches whose checks come before anything else
 ENDS: Final = ("process_death", "first_exception", "planned_stop")  # analyses whose findings show that the job ended
 ENDS_NOT: Final = frozenset({"outlived", "stop_after_fault", "tie", "end_unread", "unplaced", "other_killed_on_host", "ended_well"})
@@ -187,9 +188,14 @@ def _of_rule(verdict: Verdict, rule: Rule | None) -> tuple[str, bool]:
 
 
 def _move(
-    verdict: Verdict, action: str, tried: Mapping[str, Any], alerts: Alerts | None, costs: Mapping[str, Any] | None, spares: int | None
+    verdict: Verdict,
+    action: str,
+    tried: Mapping[str, Any],
+    alerts: Alerts | None,
+    costs: Mapping[str, Any] | None,
+    spares: int | None,
 ) -> _Move:
-    """Where retries, alerts, spares or losses ask for another action. Only a host that is named is evicted."""
+    """Where retries, alerts, spares, losses or doubt ask for another action. Only a host that is named is evicted."""
     if (
         verdict.cause == "network_transient"
         and action == "retry"
@@ -202,11 +208,21 @@ def _move(
     if tried["stopped"] and action in CAPPED and verdict.cause != SDC:
         to = "replace" if verdict.cause == "network_transient" and verdict.hosts else "human"
         return _Move("quarantine_data" if verdict.data and action == "rollback" else to, instead("capped", retries=tried["says"]))
+    if action == "replace" and verdict.probability < SURE and _may_be_the_program(verdict):
+        return _Move("retry", instead("either", hosts=", ".join(verdict.hosts) or "its host"))
     if action == "replace" and verdict.hosts and is_needed(len(verdict.hosts), spares):
         return _Move("shrink", _short(len(verdict.hosts), spares))
     if action == "replace" and verdict.cause == "slow_rank" and costs is not None and costs["prefers"] == "degrade":
         return _Move("degrade", instead("degrade", loss=costs["says"]))
     return _Move(action)
+
+
+def _may_be_the_program(verdict: Verdict) -> bool:
+    """Whether all that speaks for a fault of hardware speaks for the program's own error too, and that is no remote possibility: nothing was seen of
+    the hardware itself then."""
+    own = {i for h in verdict.hypotheses if (h.cause, h.ranks) == (verdict.cause, verdict.ranks) for i in h.supports}
+    rival = next((h for h in verdict.hypotheses if (h.cause, h.ranks) == (PROGRAM, verdict.ranks)), None)
+    return verdict.layer == "hardware" and rival is not None and rival.probability > 1.0 - SURE and bool(own) and own <= {*rival.supports}
 
 
 def _short(gone: int, spares: int | None) -> str:
