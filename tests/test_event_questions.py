@@ -145,6 +145,7 @@ class TestProcessDeath:
     def test_the_record_alone_is_enough(self) -> None:
         found = Job().kernel("host-a", "oom", 19.9, pid=101).only("process_death")
         assert (found.sign, found.ranks) == ("killed_for_memory", (1,))
+        assert found.says.startswith("rank 1 on host-a died")
 
     @pytest.mark.parametrize(("host", "pid"), [("host-b", 101), ("host-x", 101), ("host-x", 4711)])
     def test_a_process_of_another_host_is_another_process(self, host: str, pid: int) -> None:
@@ -157,6 +158,7 @@ class TestProcessDeath:
         assert job.only("process_death").sign == "loader_killed"
         found = job.kernel("host-c", "oom", 19.9, pid=777).only("process_death")
         assert (found.sign, found.ranks) == ("killed_for_memory", (5,))
+        assert found.says.startswith("a data-loader worker (pid 777) of rank 5 (pid 105) on host-c died"), found.says
 
     def test_a_memory_kill_that_no_rank_is_tied_to_accuses_nobody(self) -> None:
         found = Job().kernel("host-a", "oom", 19.9, pid=4711).only("process_death")

@@ -24,7 +24,7 @@ from rca.analyses._kernel_users import TRAINS, hosts_by_process
 from rca.kernel_record import merged
 from rca.types import Tables
 
-__all__ = ["memory_kills", "unplaced_kills"]
+__all__ = ["loader_worker", "memory_kills", "unplaced_kills"]
 
 AROUND: Final = timedelta(minutes=10)  # before the first and after the last line of the job: memory kills there may still be of it
 LAUNCHES: Final = re.compile(r"(?i)slurm|srun|elastic|launch|agent|prted|hydra|bash$|sh$")  # programs whose end ends ranks
@@ -49,6 +49,17 @@ def unplaced_kills(case: Tables, logs: JobLogs) -> tuple[list[Line], list[Line]]
             name = names.get((line.evidence_id, line.record))
             found[name is not None and not TRAINS.match(name) and not LAUNCHES.match(name)].append(line)
     return found
+
+
+def loader_worker(logs: JobLogs, kill: Sequence[Line]) -> str | None:
+    """The killed process in words where it is told to be a loader worker of its rank: by evidence of that process, or by the trainer that lost it."""
+    ended = {(line.rank, line.pid) for line in kill if line.rank is not None and line.pid is not None}
+    if len(ended) != 1:
+        return None
+    ((rank, pid),) = ended
+    lost = any(line.signature == "dataloader_worker_killed" and (line.rank, line.pid) == (rank, pid) for line in logs.lines)
+    is_worker = pid not in logs.pids.get(rank, ()) and (lost or pid in logs.worker_pids.get(rank, ()))
+    return f"a data-loader worker (pid {pid})" if is_worker else None
 
 
 def _records(case: Tables) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ import polars as pl
 from rca.analyses._ended_well import ended_well
 from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, story
 from rca.analyses._job_logs import READS, TORN, JobLogs, Line, cite_line, kernel_line, step_at_end
-from rca.analyses._memory_kills import unplaced_kills
+from rca.analyses._memory_kills import loader_worker, unplaced_kills
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
@@ -85,7 +85,8 @@ def _finding(case: Tables, told: Story, deaths: Sequence[Fault]) -> Finding:
     ranks = fault.ranks if alone else ()
     at, code = fault.line.at, next((line.exit_code for line in fault.lines if line.exit_code is not None), None)
     where = f" on {', '.join(logs.hosts_of(everybody))}" if logs.hosts_of(everybody) else ""
-    says = f"{ranks_text(everybody)}{where} died"
+    worker = loader_worker(logs, fault.lines) if alone and fault.kind == "killed_for_memory" else None
+    says = f"{f'{worker} of ' if worker else ''}{ranks_text(everybody)}{_process(logs, ranks) if worker else ''}{where} died"
     says += f" at {at:%H:%M:%S} UTC" if at is not None else ""
     says += f": {_HOW[fault.kind]}" if alone else ": which of them first is not to be told"
     says += f"; {len(told.victims)} other ranks show only what followed from it" if told.victims and alone else ""
@@ -101,6 +102,12 @@ def _finding(case: Tables, told: Story, deaths: Sequence[Fault]) -> Finding:
         "process_death", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(everybody))),
         scope=f"{everybody}", numbers=numbers, cites=tuple(map(cite_line, shown))[:MAX_CITES],
     )  # fmt: skip
+
+
+def _process(logs: JobLogs, ranks: Sequence[int]) -> str:
+    """The process of the one rank, where it is known."""
+    pids = logs.pids.get(ranks[0], frozenset()) if len(ranks) == 1 else frozenset()
+    return f" (pid {next(iter(pids))})" if len(pids) == 1 else ""
 
 
 def _native_fault(case: Tables, logs: JobLogs, death: Fault) -> list[Line]:
