@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rca.causes import CAUSES, did_first, is_full, is_late
 from rca.commands import hostlist
-from rca.decision.endings import booked_end, timed_out
+from rca.decision.endings import booked_end, stood_still, timed_out
 from rca.decision.job_size import seen_size
 from rca.rank_rows import in_rows
 
@@ -26,6 +27,8 @@ _ENDS: Final[Mapping[str, str]] = {  # analysis -> how the job ended, as its fin
     "first_exception": "the program raised",
 }
 ENDED_WELL: Final = "ended well"
+_MEMBERS: Final = re.compile(r" \([^()]*\)")
+_SIZES: Final = re.compile(r" \[\S*\](?: -> \[\S*\])?")
 _MENTIONS: Final = frozenset(
     {"stop_after_fault", "outlived", "tie", "end_unread", "ended_well"}
 )  # signs that say nothing of how the job ended
@@ -60,7 +63,9 @@ def headline(judgement: Judgement) -> str:
     verdict, roster = judgement.verdict, judgement.roster
     if not verdict.ranks and verdict.cause == "unknown":
         plan = judgement.advice.eviction
-        return _group_told(plan) if plan is not None else _capital(verdict.summary)
+        stalled = stood_still(f for o in judgement.outcomes for f in o.findings)
+        told = f"{_capital(stalled)}; why it stood still is open" if stalled is not None else _capital(verdict.summary)
+        return _group_told(plan) if plan is not None else told
     cause = f"{cause_words(verdict.cause)} ({percent(verdict.probability)})"
     if not verdict.ranks:
         return f"{_capital(verdict.summary)}. Cause: {cause}"
@@ -106,13 +111,19 @@ def _call(call: Mapping[str, Any]) -> str:
 
 
 def _mismatch(judgement: Judgement) -> str | None:
-    """Of a rank whose call differs from that of its peers: what either side called."""
+    """Of a rank whose call differs from that of its peers: what either side called. Who they are stands in the evidence."""
     verdict = judgement.verdict
     if verdict.cause != "collective_mismatch" or len(verdict.ranks) != 1:
         return None
     lead = f"rank {verdict.ranks[0]} "
     told = (f for o in judgement.outcomes for f in o.findings if o.analysis == "mismatched_collective" and f.ranks == verdict.ranks)
-    return next((f.says.removeprefix(lead) for f in told if f.says.startswith(lead)), None)
+    return next((_in_short(f.says.removeprefix(lead), f.sign) for f in told if f.says.startswith(lead)), None)
+
+
+def _in_short(says: str, sign: str) -> str:
+    """Without the members of groups; of a call that is too few or too many, which tells itself, without sizes and the place either."""
+    says = _MEMBERS.sub("", says)
+    return _SIZES.sub("", says.partition(", which ")[0]) if sign in ("skipped_call", "extra_call") else says
 
 
 def condition(judgement: Judgement) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from test_event_questions import HOSTS, Job, at
 
+from apps.headline import headline
 from rca.diagnose import diagnose
 from rca.judge import judge
 from rca.types import Outcome
@@ -104,8 +105,12 @@ class TestStops:
         assert row(job, "PREEMPTED", -60, 22).ask("planned_stop").findings == ()
 
     def test_a_hung_job_that_runs_out_of_time_was_not_stopped_in_good_health(self) -> None:
-        job = Job().closed(range(8), 3600)
-        assert row(job, "TIMEOUT", -60, 3602).only("planned_stop").sign == "stop_after_fault"
+        job = row(Job().closed(range(8), 3600), "TIMEOUT", -60, 3602)
+        found = job.only("planned_stop")
+        assert (found.sign, found.cites[0].table, found.cites[0].text) == ("stop_after_fault", "progress", "step 19, the last that ended")
+        judged = judge(job.case())
+        assert headline(judged) == "Its time limit ended it after standing still for 60 min since step 19; why it stood still is open"
+        assert judged.advice.because.startswith("the stall is the fault, the stop only ended it: look at the minute of the last step")
 
     def test_local_stamps_need_a_zone_and_one_that_fits_by_the_end_is_found(self) -> None:
         assert row(stopped(), "PREEMPTED", -60, 22, zone_h=5.5).only("planned_stop").sign == "preempted"

@@ -47,6 +47,8 @@ class Pace:
     longest_s: float | None
     last_at: datetime | None  # UTC; None where stamps tell no zone
     error_s: float = 0.0  # by which the clock of the stop may differ from that of the last step
+    last_step: int | None = None  # its number, and the evidence that tells of it
+    last_in: str | None = None
 
     @property
     def is_stalled(self) -> bool:
@@ -116,7 +118,8 @@ def _by_clock(ends: Sequence[_End], began: Line, stop: datetime | None, clock: C
         later = gaps[1:] or gaps  # the first interval holds compilation and allocation
         error = 0.0 if before[-1] in own else _error_s(clock, before[-1].host, began.clock)
         idle_s = (stop - moments[-1]).total_seconds()
-        yield Pace(idle_s, median(later) if later else None, max(later) if later else None, moments[-1], error)
+        usual, longest = (median(later), max(later)) if later else (None, None)
+        yield Pace(idle_s, usual, longest, moments[-1], error, before[-1].step, before[-1].evidence_id)
 
 
 def _error_s(clock: Clocks, one: str | None, two: str | None) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -14,7 +15,7 @@ from rca.analyses._stops import ASKED
 from rca.analyses._words import ranks_text
 from rca.types import Tables
 
-__all__ = ["trouble_before"]
+__all__ = ["Trouble", "trouble_before"]
 
 CLOSED_S: Final = 5.0  # closed connections this long before the stop are not of it, whoever's clock wrote them
 TIMED_OUT: Final = frozenset(
@@ -24,19 +25,28 @@ TIMED_OUT: Final = frozenset(
 _MEMORY_KILL: Final = re.compile(r"(?i)exceeded (?:(?:job|step) )?memory limit.{0,80}being killed|exceeded job memory limit")
 
 
-def trouble_before(case: Tables, told: Story, began: Line, pace: Pace | None) -> str | None:
+@dataclass(frozen=True)
+class Trouble:
     """What had gone wrong before the stop, in words."""
+
+    says: str
+    is_stall: bool = False  # nothing but that no step had ended for long
+
+
+def trouble_before(case: Tables, told: Story, began: Line, pace: Pace | None) -> Trouble | None:
+    """What had gone wrong before the stop; None where nothing had."""
     if told.first:
         ranks = sorted({rank for fault in told.first for rank in fault.ranks})
-        return f"{ranks_text(ranks)} had failed before ({told.first[0].kind.replace('_', ' ')})"
+        return Trouble(f"{ranks_text(ranks)} had failed before ({told.first[0].kind.replace('_', ' ')})")
     for line in told.logs.lines:
         kind = _symptom(line) or ("lost its node" if _lost_node(case, told, line) else None)
         if kind is not None and _is_before(told, line, began, margin_s=0.0 if kind == "timed out" else CLOSED_S):
             whose = f"rank {line.rank}" if line.rank is not None else "a rank"
-            return f"{whose} had {kind} before"
+            return Trouble(f"{whose} had {kind} before")
     if pace is not None and pace.is_stalled:
         by = " (by stamps without zone, unless theirs differ)" if pace.last_at is None else ""
-        return f"no step had ended for {pace.idle_s:.1f} s{by}, with one every {pace.usual_s:.3g} s before"
+        since = f" since step {pace.last_step}" if pace.last_step is not None else ""
+        return Trouble(f"no step had ended for {pace.idle_s:.1f} s{since}{by}, with one every {pace.usual_s:.3g} s before", is_stall=True)
     return None
 
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -22,7 +23,7 @@ from rca.analyses._stops import Stop
 from rca.analyses._words import iso
 from rca.errors import NotEnoughEvidence
 from rca.stop_words import stop_kind
-from rca.types import Finding, Sign, Tables
+from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("log_events",)
 USES = tuple(table for table in READS if table not in NEEDS)
@@ -57,7 +58,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     pace = pace_until(case, told.logs, [line for line in (began, asked, stop.signal) if line is not None])
     trouble = trouble_before(case, told, began, pace)
     if trouble is not None:
-        return [_finding(told, "stop_after_fault", began, pace, f"the job was stopped, but {trouble}: the stop only cleaned up")]
+        found = _finding(told, "stop_after_fault", began, pace, f"the job was stopped, but {trouble.says}: the stop only cleaned up")
+        return [_with_stall(case, found, pace) if trouble.is_stall and pace is not None else found]
     if stop.announcement is None:
         return [_finding(told, "bare_stop", began, pace, _bare(case, stop.signal or began))]
     is_open = pace is not None and not pace.is_told
@@ -74,6 +76,18 @@ def analyse(case: Tables) -> Sequence[Finding]:
     sign = unseen if pace is None or is_open or stop.began is None or stop.odd is not None else seen
     sign = "stall_or_zone" if is_open and not stop.is_preemption else sign
     return [_finding(told, sign, began, pace, says)]
+
+
+def _with_stall(case: Tables, found: Finding, pace: Pace) -> Finding:
+    """With how long the job had stood still, and the line that tells of its last step."""
+    cites = []
+    for table in ("progress", "steps"):
+        rows = case.table(table).filter((pl.col("evidence_id") == pace.last_in) & (pl.col("step") == pace.last_step)).sort("record").head(1)
+        text = pl.format("step {}, the last that ended", "step")
+        for id_, record, says in rows.select("evidence_id", "record", text).collect().iter_rows():
+            cites.append(Cite(table, id_, "", record, says))
+    numbers = {**found.numbers, "stood_still_s": pace.idle_s, "last_step": pace.last_step}
+    return replace(found, numbers=numbers, cites=(*cites[:1], *found.cites)[:MAX_CITES])
 
 
 def _bare(case: Tables, signal: Line) -> str:

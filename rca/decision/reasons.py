@@ -10,6 +10,7 @@ from rca.checkpoints import Rollback, first_divergence
 from rca.commands import hostlist, node_name
 from rca.decision.broken_hosts import broken_hosts, broken_words
 from rca.decision.checkpoint_words import newest_whole, way_back
+from rca.decision.endings import AFTER_STALL, stood_still
 from rca.policies import Rule
 from rca.rank_rows import in_rows
 from rca.roster import Roster
@@ -114,6 +115,8 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return f"ranks {apart} stand apart, and one more round of stacks decides whether they hold the others up: {CAPTURE}, and ask again with that"
     if action == "human" and any(f.sign == "bare_stop" for f in findings):
         return BY_WHOM
+    if action == "human" and not verdict.ranks and verdict.cause == "unknown" and stood_still(findings) is not None:
+        return AFTER_STALL
     if action == "human" and not fitting and any(f.sign == "ended_well" for f in findings):
         return (
             "nothing has to be done to the job: where it was slow, or its result matters, compare its timings and the sums of its replicas"
