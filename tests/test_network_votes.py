@@ -85,6 +85,17 @@ def test_the_far_end_of_most_reports_is_accused_and_no_speaker(wording: str, tmp
     assert (verdict.verdict.cause, verdict.verdict.ranks, verdict.advice.evict_hosts) == ("network_fault", (4, 5), ("node-2",))
 
 
+@pytest.mark.parametrize(("links", "is_open"), [({}, True), ({BAD: "ib"}, False), ({5: "ib"}, True)])
+def test_whether_a_link_lasts_down_only_its_own_host_tells(links: Mapping[int, str], *, is_open: bool, tmp_path: Path) -> None:
+    """The others give up whether it comes back or not: its port is asked before the host is left out."""
+    case = scene(tmp_path, [said(speaker, IB, peer) for speaker, peer in ONTO_BAD])
+    frames = {name: case.table(name).collect() for name in TABLES}
+    down = [{"evidence_id": f"k{h}", "record": "L1", "host": HOSTS[h], "kind": kind, "num_folded": 1} for h, kind in links.items()]
+    judged = judge(MemoryCase({**frames, "kernel_events": TABLES["kernel_events"].rows(down)}))
+    assert ("came back nothing tells" in judged.advice.because) is is_open
+    assert judged.verdict.cause == "network_fault"
+
+
 def test_the_accused_may_report_its_own_far_ends_too(tmp_path: Path) -> None:
     own = [said(BAD, IB, address(speaker)) for speaker, _ in ONTO_BAD]
     found = votes(scene(tmp_path, [*(said(speaker, IB, peer) for speaker, peer in ONTO_BAD), *own]))

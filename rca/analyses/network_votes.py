@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rca.analyses._alive import went_on
@@ -71,7 +72,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     over = flapped(case, lines, told)
     found = [*_ports(live, told), *_own_side(live, told)]
     given = _without_killed(case, told, _without_victims(reports(case, told.logs, live), told))
-    return [*found, _cut_off(case, given, told) or _verdict(given, told, over)] if given else found
+    return [*found, _cut_off(case, given, told) or _lasting(case, _verdict(given, told, over), told)] if given else found
 
 
 def _may_count(line: Line) -> bool:
@@ -216,6 +217,15 @@ def _accusation(end: str, given: Sequence[Report], told: Story, *, is_over: bool
         "network_votes", _sign_of(is_closed=is_closed, is_over=is_over, is_silent=is_silent), says, ranks=ranks, hosts=(end,), scope=f"accused {end}",
         explains=tuple(sorted(logs.everyone - set(ranks))) if ranks else (), numbers=numbers, cites=_cites(against),
     )  # fmt: skip
+
+
+def _lasting(case: Tables, finding: Finding, told: Story) -> Finding:
+    """The same, which says so where nothing tells of the own links of the host accused: the others give up whether these come back or not."""
+    if finding.sign != "accused" or set(finding.hosts) & downed(case, told, None):
+        return finding
+    return replace(
+        finding, says=f"{finding.says}; whether its link came back nothing tells", numbers={**finding.numbers, "may_be_back": True}
+    )
 
 
 def _sign_of(*, is_closed: bool, is_over: bool, is_silent: bool) -> str:

@@ -103,6 +103,11 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
             f"links of {len(verdict.hosts)} hosts failed at once: look first at what they share (leaf switch, its power and uplinks); where that is "
             "it, the hosts are sound and come back with it; a restart there before would meet it again"
         )
+    if action == "replace" and verdict.cause == "network_fault" and any(f.numbers.get("may_be_back") for f in findings):
+        return (
+            "whether the link of this host came back nothing tells: ask its port first (ibstat: Active, LinkUp, and its kernel log); where it is up "
+            "and stays so, restart with the host, else a restart there would meet it again"
+        )
     if action == "human" and verdict.ranks and verdict.cause == "unknown":
         return "who failed first is clear, why is not: take stacks (with --native) and the log of this rank before restarting"
     if action == "human" and verdict.cause == "network_fault" and not verdict.ranks:
