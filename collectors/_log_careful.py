@@ -17,7 +17,7 @@ from collectors._log_retries import tries_again
 from collectors._log_rows import Rows
 from collectors._log_shape import BESIDES, STEP
 from collectors._log_signatures import Sighting, classify
-from collectors._log_traceback import MAX_FRAMES, Chain, bare_exception, begins, signatures_of
+from collectors._log_traceback import MAX_FRAMES, Chain, bare_exception, begins, is_frame, signatures_of
 from rca.tables import TABLES
 
 __all__ = ["KERNEL", "Log", "hear"]
@@ -27,7 +27,7 @@ MAX_STREAMS = 4096  # tracebacks and blocks open at a time
 MAX_WAIT = 500  # lines of other streams after which an open traceback counts as ended
 EXPIRE_EVERY = 50  # lines
 MAX_ANNOUNCED = 10_000  # different announcements that are kept
-KERNEL: Final = re.compile(r"^\W{0,4}(?:<\d+>)?\[ *\d+\.\d{4,6}\]|\bkernel: |NVRM: Xid|^\d+,\d+,\d+,-")  # lines of another log
+KERNEL: Final = re.compile(r"^\W{0,4}(?:<[0-9]+>)?\[ *[0-9]+\.[0-9]{4,6}\]|\bkernel: |NVRM: Xid|^[0-9]+,[0-9]+,[0-9]+,-")  # lines of another log
 _WHAT: Final = re.compile(r"^\s*(?:what\(\): +){1,9}")  # ranks that abort at once share a line
 _IGNORED: Final = re.compile(r"Exception ignored in")  # Python goes on: no event
 _TERMINATE: Final = re.compile(r"terminate called after throwing an instance of '(?P<type>[^']{1,200})'")
@@ -123,6 +123,8 @@ class Log:
     def _line(self, line: Line, before: str) -> None:
         stream = line.stream
         line = line if line.label is None else self._of_task(line)
+        if line.is_bare and stream not in self._open:
+            self._go_on_bare(line, stream)
         if (current := self._open.get(stream)) is not None:
             if isinstance(current, launcher.Block) and (current.ends_entry(line) or begins(line)):
                 who = self._failure(current)
@@ -139,6 +141,15 @@ class Log:
             self._start(stream, block)
         else:
             self._message(line, before)
+
+    def _go_on_bare(self, line: Line, stream: tuple[Any, ...]) -> None:
+        """A logger that is given a formatted traceback writes its prefix once: the header has it, the frames below have none."""
+        above = next(reversed(self._open), None)
+        if above is None or self._fed_at[above] != line.number - 1 or not is_frame(line):
+            return
+        chain = self._open[above]
+        if isinstance(chain, Chain) and chain.is_new:
+            self._open[stream], self._fed_at[stream] = self._open.pop(above), self._fed_at.pop(above)
 
     def _start(self, stream: tuple[Any, ...], opened: Chain | launcher.Block) -> None:
         if len(self._open) >= MAX_STREAMS:

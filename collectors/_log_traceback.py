@@ -12,7 +12,7 @@ from typing import Final
 from collectors._log_prefix import Line
 from collectors._log_signatures import Sighting, classify
 
-__all__ = ["Chain", "bare_exception", "begins", "signatures_of"]
+__all__ = ["Chain", "bare_exception", "begins", "is_frame", "signatures_of"]
 
 MAX_FRAMES = 64
 MAX_TEXT = 2000  # characters of an exception's text that are kept
@@ -21,15 +21,15 @@ MAX_FURTHER = 30  # lines of text behind the first one of an exception
 _HEADER: Final = re.compile(
     r"^(?P<lead>[ \t│╭─|+]*(?:traceback +: )?(?:[A-Z][\w ,'-]{0,80}: )?)(?:Original )?Traceback \(most recent call last\)"
 )
-_FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?')
-_BOXED: Final = re.compile(r"^\s*│ (?P<file>/\S{1,400}?):(?P<line>\d{1,9}) in (?P<function>[\w<>.]{1,200})")
+_FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]{1,500})", line (?P<line>[0-9]{1,9})(?:, in (?P<function>.{1,200}))?')
+_BOXED: Final = re.compile(r"^\s*│ (?P<file>/\S{1,400}?):(?P<line>[0-9]{1,9}) in (?P<function>[\w<>.]{1,200})")
 _BOX: Final = re.compile(r"^\s*[│╰╭]")
 _EXCEPTION: Final = re.compile(r"^\s*(?P<type>[A-Za-z_][\w.]{0,200})(?::(?: (?P<text>.*))?)?$", re.DOTALL)
 _BARE: Final = re.compile(
     r"^ ?(?P<type>(?:[a-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80}(?:Error|Exception|Interrupt)|Exception(?=: )))(?:: (?P<text>.*))?$", re.DOTALL
 )
 _JOINED: Final = re.compile(r"^\s*(?:During handling of the above exception|The above exception was the direct cause)")
-_PASSED_ON: Final = re.compile(r"^\s*-- Process \d{1,6} terminated with the following error:")
+_PASSED_ON: Final = re.compile(r"^\s*-- Process [0-9]{1,6} terminated with the following error:")
 _ORIGINAL: Final = re.compile(r"^\s*Original Traceback \(most recent call last\)")
 _ENDS: Final = re.compile(r"^\s*(?:terminate called|Fatal Python error|\*\*\* |srun: |slurmstepd: |[=\-*]{8,}$)")
 _IN_TORCH: Final = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
@@ -39,6 +39,11 @@ _TIMED_OUT: Final = re.compile(r"(?i)timed? ?-?out")
 def begins(line: Line) -> bool:
     """Whether a traceback begins here."""
     return "Traceback" in line.text and _HEADER.match(line.text) is not None
+
+
+def is_frame(line: Line) -> bool:
+    """Whether the line is one of a traceback's, that says where."""
+    return _FRAME.match(line.text) is not None
 
 
 @dataclass
@@ -131,6 +136,11 @@ class Chain:
     def told(self) -> Line:
         """The header with the number of the line that says what went wrong: there a person looks. Its own where none does."""
         return replace(self.line, number=self._number) if self.exception is not None else self.line
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing but the header was read."""
+        return not self._num_lines
 
     @property
     def is_event(self) -> bool:

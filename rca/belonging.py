@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 import polars as pl
 
 from rca.log_launches import LogFile, launched_before, names_of, older_sets, pairs
-from rca.log_sets import MAX_ZONE, ended_before, yearless
+from rca.log_sets import MAX_ZONE, ended_before, later, yearless
 from rca.other_runs import foreign_reports
-from rca.timing_sets import foreign_timings
+from rca.timing_sets import foreign_timings, world_size
 from rca.types import Tables
 
 __all__ = ["foreign_evidence", "foreign_logs"]
@@ -39,6 +39,7 @@ class _Job:
     first_at: datetime | None
     last_at: datetime | None
     calls: Mapping[int, tuple[datetime, datetime]]  # rank -> first and last recorded call
+    size: int | None  # ranks of its world
 
 
 def foreign_evidence(case: Tables, stale: Collection[str]) -> dict[str, str]:
@@ -56,7 +57,8 @@ def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]
 
     1. By process id, else by host: a file that names another one for a rank than maps, dumps and stacks do is foreign. Not when no log
        agrees with them: then they only number or name things differently (pids inside a container, names of pods). But a log that names other
-       processes, and prints steps only when the recorded calls were over or had not begun, is of another run even so.
+       processes, and prints steps only when the recorded calls were over or had not begun, is of another run even so. So is one that names
+       only ranks beyond the world.
     2. Where 1 decides nothing, files are tied by the (rank, process id) they share; of sets that contradict each other the newest stays, by
        instants, or by local stamps where no file has any instant.
     3. A file that ends before the rest begins is of an earlier launch where a later one has its name (that of a host or rank) and none of its
@@ -69,6 +71,7 @@ def foreign_logs(case: Tables, left_out: Collection[str] = ()) -> dict[str, str]
     job = _job(case, frozenset(files), sorted(left_out))
     foreign = _contradicting(files, job)
     foreign |= _another_run({id_: file for id_, file in files.items() if id_ not in foreign}, job, _printed(case))
+    foreign |= _beyond(case, job)
     rest = {id_: file for id_, file in sorted(files.items()) if id_ not in foreign}
     foreign |= older_sets(rest, job.pids)
     names = names_of(case)
@@ -130,11 +133,13 @@ def _job(case: Tables, logs: frozenset[str], left_out: Collection[str]) -> _Job:
                 pids[rank].add(pid)
     dumps = case.table("dumps").filter(~pl.col("evidence_id").is_in(left_out)).select("rank", "first_at", "last_at").drop_nulls()
     calls = dumps.group_by("rank").agg(pl.col("first_at").min(), pl.col("last_at").max())
+    others = {name: case.table(name).filter(~pl.col("evidence_id").is_in([*logs, *left_out])) for name in ("groups", "ranks")}
     return _Job(
         {rank: next(iter(names)) for rank, names in hosts.items() if len(names) == 1},
         {rank: frozenset(ids) for rank, ids in pids.items()},
         *_span(case, left_out),
         {rank: (first, last) for rank, first, last in calls.collect().iter_rows()},
+        world_size(others["groups"], others["ranks"]),
     )
 
 
@@ -162,6 +167,17 @@ def _contradicting(files: Mapping[str, LogFile], job: _Job) -> dict[str, str]:
         elif not any(trusts) and all(whys):
             found[id_] = str(whys[0])
     return found
+
+
+def _beyond(case: Tables, job: _Job) -> dict[str, str]:
+    """Logs of ranks that the job does not have: of another job, or of a launch that was larger."""
+    if job.size is None:
+        return {}
+    named = pl.concat([case.table(name).select("evidence_id", "rank").drop_nulls() for name in ("ranks", "log_events", "progress")])
+    least = named.group_by("evidence_id").agg(pl.col("rank").min()).filter(pl.col("rank") >= job.size)
+    logs = case.table("log_events").select("evidence_id").unique()
+    rows = least.join(logs, on="evidence_id", how="semi").sort("evidence_id").collect()
+    return {id_: f"another job: it is of rank {rank}, and the job has {job.size} ranks" for id_, rank in rows.iter_rows()}
 
 
 @dataclass(frozen=True)
@@ -306,7 +322,8 @@ def _by_host(file: LogFile, job: _Job) -> str | None:
 
 
 def _outside(files: Mapping[str, LogFile], job: _Job) -> dict[str, str]:
-    """Files without ranks that do not overlap the job; where another of them does, without any margin."""
+    """Files without ranks that do not overlap the job; where another of them does, without any margin. Stamps without zone only tell where they are
+    further off than any zone is, in whatever year."""
     own = [file for file in files.values() if file.ranks]
     first = min((t for t in (job.first_at, *(f.first_at for f in own)) if t is not None), default=None)
     last = max((t for t in (job.last_at, *(f.last_at for f in own)) if t is not None), default=None)
@@ -314,8 +331,26 @@ def _outside(files: Mapping[str, LogFile], job: _Job) -> dict[str, str]:
         return {}
     dated = {i: (f.first_at, f.last_at) for i, f in files.items() if not f.ranks and f.first_at is not None and f.last_at is not None}
     margin = NEAR if all(end < first or begin > last for begin, end in dated.values()) else timedelta()
-    return {
+    found = {
         id_: f"it ends {end:%Y-%m-%d %H:%M:%S} UTC, outside the time of the job"
         for id_, (begin, end) in sorted(dated.items())
         if end < first - margin or begin > last + margin
     }
+    began, ended = (at.replace(tzinfo=None, year=2000) for at in (first, last))
+    for id_, file in sorted(files.items()):
+        if file.ranks or id_ in dated or file.first_local is None or file.last_local is None:
+            continue
+        if any(_touch(file, other) for other in own):
+            continue
+        if later(began, file.last_local) > MAX_ZONE:
+            found[id_] = f"another run: its stamps end {file.last_local:%m-%d %H:%M}, in whatever zone before the job began"
+        elif later(file.first_local, ended) > MAX_ZONE:
+            found[id_] = f"another run: its stamps begin {file.first_local:%m-%d %H:%M}, in whatever zone after the job ended"
+    return found
+
+
+def _touch(one: LogFile, two: LogFile) -> bool:
+    """Whether the stamps without zone of two files may be of one time."""
+    if one.first_local is None or one.last_local is None or two.first_local is None or two.last_local is None:
+        return False
+    return later(one.first_local, two.last_local) <= MAX_ZONE and later(two.first_local, one.last_local) <= MAX_ZONE

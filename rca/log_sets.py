@@ -21,7 +21,7 @@ from rca.local_time import MAX_ZONE_S
 from rca.log_launches import APART, HALF_YEAR, YEAR, LogFile
 from rca.types import Tables
 
-__all__ = ["MAX_ZONE", "ended_before", "yearless"]
+__all__ = ["MAX_ZONE", "ended_before", "later", "yearless"]
 
 T = TypeVar("T")
 MAX_ZONE: Final = timedelta(seconds=MAX_ZONE_S)
@@ -129,14 +129,14 @@ def _beside(told: Mapping[str, _Set], kept: Set[str]) -> dict[str, str]:
         id_: f"another job: it is of Slurm job {one.job} and tells of no step, rank or start, others print steps of job {max(jobs)}"
         for id_, one in told.items()
         if one.has_end and one.job and one.job not in jobs and not one.is_launch and id_ not in kept and not one.programs & scripts
-        and (one.last is None or last is None or _later(last, one.last) > timedelta())
+        and (one.last is None or last is None or later(last, one.last) > timedelta())
     }  # fmt: skip
 
 
 def _why(own: _Set, others: _Set, span: Sequence[datetime | None], *, is_file: bool) -> str | None:
     """Why a set that tells of an end is of an earlier launch than the others, or than dumps and timings; None where it may be of this one."""
     is_twin = bool(own.names & others.names or own.ranks & others.ranks)
-    gap = _later(others.first, own.last) if own.last is not None and others.first is not None else None
+    gap = later(others.first, own.last) if own.last is not None and others.first is not None else None
     if 0 < own.job < others.job and (gap > timedelta() if gap is not None else is_twin or is_file):
         return f"it is of Slurm job {own.job}, others are of the later job {others.job}"
     if 0 < others.job < own.job:
@@ -150,11 +150,11 @@ def _why(own: _Set, others: _Set, span: Sequence[datetime | None], *, is_file: b
             return "it tells of another start of the same ranks than the logs whose time-outs name the calls that dumps end at"
     begun, over = (t.replace(tzinfo=None, year=2000) if t is not None else None for t in span)
     zone = MAX_ZONE
-    if own.last is not None and begun is not None and not is_file and _later(begun, own.last) > zone:
+    if own.last is not None and begun is not None and not is_file and later(begun, own.last) > zone:
         return "it had ended before the first recorded step or call, in whatever zone its stamps are"
-    if others.steps is None or others.num_steps < GOES_ON or (others.begin and over and _later(others.begin, over) > zone):
+    if others.steps is None or others.num_steps < GOES_ON or (others.begin and over and later(others.begin, over) > zone):
         return None
-    gap = _later(others.begin, own.last) if own.last is not None and others.begin is not None else None
+    gap = later(others.begin, own.last) if own.last is not None and others.begin is not None else None
     is_behind = own.steps is not None and others.steps[0] > own.steps[1] + GOES_ON * max(own.every, others.every)
     if own.steps is not None and is_behind and (gap > APART if gap is not None else is_twin):
         return f"it ended behind step {own.steps[1]}, and others print steps {others.steps[0]} to {others.steps[1]} later"
@@ -174,7 +174,7 @@ def _with_stacks(case: Tables, span: Sequence[datetime | None]) -> list[datetime
     ]
 
 
-def _later(one: datetime, two: datetime) -> timedelta:
+def later(one: datetime, two: datetime) -> timedelta:
     """From the second to the first, both without their year; over New Year the shorter way."""
     gap = one - two
     return gap - YEAR if gap > HALF_YEAR else gap + YEAR if gap < -HALF_YEAR else gap
@@ -301,7 +301,7 @@ def _by_learning_rate(case: Tables) -> list[tuple[str, int | None, int]]:
     rows = case.table("progress").select(*columns).filter(pl.col("learning_rate").is_not_null()).collect()
     if not rows.height or rows["step"].count():
         return []
-    line = pl.col("record").str.extract(r"(\d+)$").cast(pl.Int64, strict=False)
+    line = pl.col("record").str.extract(r"([0-9]+)$").cast(pl.Int64, strict=False)
     writer = ("evidence_id", "rank")
     rows = rows.with_columns(line=line).sort(*writer, "line", nulls_last=True).with_columns(by=pl.col("learning_rate").diff().over(writer))
     steps = rows["by"].filter(rows["by"].is_not_null() & (rows["by"] != 0))

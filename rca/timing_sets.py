@@ -16,7 +16,7 @@ import polars as pl
 from rca.timing_launches import other_launches
 from rca.types import Tables
 
-__all__ = ["FIRM", "LOST_STEPS", "KnownJob", "Span", "TimedFile", "foreign_timings", "known_timings", "wide"]
+__all__ = ["FIRM", "LOST_STEPS", "KnownJob", "Span", "TimedFile", "foreign_timings", "known_timings", "wide", "world_size"]
 
 TIMINGS = ("steps", "rank_progress")
 LOST_STEPS = (
@@ -137,13 +137,13 @@ def _job(case: Tables, left_out: frozenset[str]) -> KnownJob:
     )
     logged = [_span(rows(table), moment) for table, moment in (("log_events", "logged_at"), ("progress", "ended_at"))]
     return KnownJob(
-        _world_size(rows("groups"), rows("ranks")), {rank: next(iter(names)) for rank, names in hosts.items() if len(names) == 1},
+        world_size(rows("groups"), rows("ranks")), {rank: next(iter(names)) for rank, names in hosts.items() if len(names) == 1},
         {rank: (first, last) for rank, first, last in calls.collect().iter_rows()}, _last_look(rows("dump_index"), rows("stacks")),
         wide(span for span in logged if span is not None),
     )  # fmt: skip
 
 
-def _world_size(groups: pl.LazyFrame, ranks: pl.LazyFrame) -> int | None:
+def world_size(groups: pl.LazyFrame, ranks: pl.LazyFrame) -> int | None:
     """Members of the default group, else of a map that names all from 0 on."""
     size = groups.filter(pl.col("kind") == "world").select(pl.col("size").max()).collect().item()
     mapped = (

@@ -541,3 +541,22 @@ def test_of_two_starts_of_a_rank_the_one_counts_whose_time_outs_name_the_calls_t
     tables = {"log_events": rows, "readings": read, "group_status": [ends]}
     case = MemoryCase({name: TABLES[name].rows(of) for name, of in tables.items()})
     assert ("logs/attempt_0/rank_0.log" in foreign_logs(case, stale)) is is_older
+
+
+def test_a_log_of_ranks_that_the_job_does_not_have_is_of_another() -> None:
+    """A map names four ranks; what a log of both says is left."""
+    named = [{"evidence_id": "map/m", "record": str(rank), "rank": rank, "local_rank": rank} for rank in range(4)]
+    said = {"own": [3], "other": [4], "both": [2, 9], "nobody": [None]}
+    lines = [{"evidence_id": f"{id_}/x", "record": f"L{n}", "rank": rank} for id_, ranks in said.items() for n, rank in enumerate(ranks)]
+    assert set(left_out(ranks=named, log_events=lines)) == {"other"}
+    assert left_out(ranks=named[1:], log_events=lines) == {}  # a map of some does not tell how many there are
+
+
+@pytest.mark.parametrize(
+    ("local", "is_left_out"),
+    [("2026-03-03T11:00:00", True), ("03-03T11:00:00", True), ("2026-03-02T01:00:00", False), ("2025-09-20T12:00:00", True), (None, False)],
+)
+def test_a_log_of_nobody_that_was_written_on_another_day_is_of_another_run(local: str | None, *, is_left_out: bool) -> None:
+    """Its stamps lack their zone, so they must be further off than any zone."""
+    line = {"evidence_id": "crash/x", "record": "L6", "signature": "python_traceback", "logged_at_local": local}
+    assert set(left_out(steps=timings("own"), log_events=[line])) == ({"crash"} if is_left_out else set())

@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from heapq import nsmallest
 from typing import Final
 
 from rca.analyses._alive import ENDS, LOST, TIMED_OUT, is_unharmed, went_on
+from rca.analyses._elsewhere import why_elsewhere
 from rca.analyses._job_logs import JobLogs, Line, job_logs
-from rca.analyses._kept_up import kept_up
 from rca.analyses._memory_kills import memory_kills
 from rca.analyses._sample_names import IN_DATA, is_unreadable
 from rca.analyses._stops import Stop, earliest, stop_of
@@ -122,6 +122,7 @@ class Fault:
     ranks: tuple[int, ...]
     line: Line  # the line that shows it first
     lines: tuple[Line, ...]  # all that show it
+    why: str = ""  # it ended nothing of this launch, where another reason than that its rank went on tells so
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,10 @@ class Story:
     first: tuple[Fault, ...]  # one, or several that cannot be told apart
     is_everywhere: bool  # the first stands for nearly all ranks alike
     others: tuple[Fault, ...]  # later ones, and those after the stop
-    victims: tuple[int, ...]  # ranks whose logs show consequences only
-    outlived: tuple[Fault, ...] = ()  # exceptions after which their ranks went on
+    victims: tuple[int, ...]  # ranks whose logs show consequences, and only these
+    outlived: tuple[
+        Fault, ...
+    ] = ()  # exceptions after which their ranks went on; and ends without an instant that are none of this launch's
     unplaced: tuple[Fault, ...] = ()  # exceptions that a log tells without their rank (`ranks` is empty): the first, or several as early
 
     @property
@@ -223,7 +226,8 @@ def story(case: Tables) -> Story:
     first, everywhere = _first(merged, logs)
     shown = {rank for fault in first for rank in fault.ranks}
     others = tuple(fault for fault in faults if not set(fault.ranks) <= shown)
-    return Story(logs, stop, first, everywhere, others, tuple(sorted(logs.everyone - shown)), (*outlived, *over), _first(early, logs)[0])
+    hurt = {line.rank for line in logs.lines if line.rank is not None and (line.exit_code or line.signal or complains(line))}
+    return Story(logs, stop, first, everywhere, others, tuple(sorted(hurt - shown)), (*outlived, *over), _first(early, logs)[0])
 
 
 def _by_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]]:
@@ -234,7 +238,8 @@ def _by_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]]:
         kind = kind_of(line) if line.rank is not None else None
         if kind is not None and line.rank is not None:
             (outlived if _is_over(case, logs, line, kind) else found)[kind, line.rank].append(line)
-    return tuple([_fault(kind, (rank,), lines) for (kind, rank), lines in sorted(f.items())] for f in (found, outlived))  # type: ignore[return-value]
+    faults = [_fault(kind, (rank,), lines) for (kind, rank), lines in sorted(found.items())]
+    return faults, [_over(case, logs, kind, (rank,), lines) for (kind, rank), lines in sorted(outlived.items())]
 
 
 def _without_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]]:
@@ -246,18 +251,18 @@ def _without_rank(case: Tables, logs: JobLogs) -> tuple[list[Fault], list[Fault]
         kind = kind_of(line) if line.rank is None and line.table == "log_events" else None
         if kind is not None and kind not in DEATHS:
             (over if _is_over(case, logs, line, kind) else found)[kind, line.evidence_id].append(line)
-    faults, outlived = ([_fault(kind, (), lines) for (kind, _), lines in sorted(f.items())] for f in (found, over))
-    return faults, outlived
+    faults = [_fault(kind, (), lines) for (kind, _), lines in sorted(found.items())]
+    return faults, [_over(case, logs, kind, (), lines) for (kind, _), lines in sorted(over.items())]
 
 
 def _is_over(case: Tables, logs: JobLogs, line: Line, kind: str) -> bool:
     """Whether a fault ended nothing: the rank went on, or what a program can catch was tried again (a last try says so).
 
     A device's error stays with its process, where every further call fails. Steps that are printed do not disprove it, only a rank that computes
-    on in a job that moves and complains of nothing: the error was of a process before it. So was what nothing dates of a rank that was found
-    waiting with all others.
+    on in a job that moves and complains of nothing: the error was of a process before it. So was an end that nothing dates where what was seen of the
+    job leaves no place for it (`_elsewhere`).
     """
-    if line.at is None and kind not in DEATHS and line.rank is not None and line.rank in case.derive(kept_up):
+    if (kind not in DEATHS or line.signature in ENDS) and why_elsewhere(case, logs, line) is not None:
         return True
     if CLASS[kind] >= OUTLIVABLE:
         return line.is_retried or went_on(case, logs, line)
@@ -268,6 +273,11 @@ def _fault(kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:
     first = earliest(lines)
     assert first is not None
     return Fault(kind, ranks, first, tuple(lines))
+
+
+def _over(case: Tables, logs: JobLogs, kind: str, ranks: tuple[int, ...], lines: Sequence[Line]) -> Fault:
+    fault = _fault(kind, ranks, lines)
+    return replace(fault, why=why_elsewhere(case, logs, fault.line) or "")
 
 
 def _killed_for_memory(case: Tables, logs: JobLogs) -> list[Fault]:

@@ -1,19 +1,32 @@
-"""Which ranks stood with all others when the job stood still: what raised and ended leaves its peers ahead of it, and no trace at all.
+"""Which ranks were there when the job stood still: what raised and ended leaves its peers ahead of it, and no trace at all.
 
-A line without an instant may be of any launch that left its log here. Where the rank that wrote it was found waiting in a call that it and its
-peers had all made, its process was there, and nothing of its own had stopped it.
+A line without an instant may be of any launch, or any job, that left its log here. Where the rank that wrote it was found waiting in a call that it
+and its peers had all made, its process was there, and nothing of its own had stopped it. Who was found in its program, wherever it stood there, had
+not ended.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from rca.analyses._stack_views import WAITS_FOR_OTHERS, main_motion, main_views
+from rca.analyses._stack_views import WAITS_FOR_OTHERS, main_motion, main_views, seen
 from rca.types import Tables
 
-__all__ = ["kept_up"]
+__all__ = ["kept_up", "was_there"]
 
 MIN_SAMPLES = 2  # of a main thread that stood still
+_MODULE = ":<module>"  # the outermost frame of a program that has not ended; what runs at its exit has none
+
+
+def was_there(case: Tables) -> frozenset[int]:
+    """Ranks that were found in the midst of their program while the job stood still; those whose recorder answered when others waited, which that of
+    an ended process does not; and those that kept up."""
+    _, motion = case.derive(main_motion)
+    views = case.derive(main_views) if motion.is_known and not motion.job_moves else {}
+    inside = {rank for rank in motion.still if (shown := seen(views.get(rank, ()))) and (shown[-1].frames or ("",))[-1].endswith(_MODULE)}
+    waiting = _by_dumps(case)
+    dumped = case.table("group_status").select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list() if waiting else []
+    return case.derive(kept_up) | inside | frozenset(dumped)
 
 
 def kept_up(case: Tables) -> frozenset[int]:

@@ -8,7 +8,8 @@
 4. The same on nearly all ranks at once is no rank's fault: the cause is named, nobody is accused.
 5. A traceback that is torn before its last line says who raised, not what; and where other logs were not read to their end, not even who was
    first.
-6. An exception that its rank outlived (further steps, another try, a good end) is mentioned and accuses nobody.
+6. An exception that its rank outlived (further steps, another try, a good end) is mentioned and accuses nobody. So is one that nothing dates,
+   where the rank was still there when the job stood still, or the job came to its end: it is of another launch, or job (`_elsewhere`).
 7. A failed command of several GPUs of one host at once is of what they share, not of one of them. Of an illegal access the kernel's record tells
    whether the device took part: where no log of that kernel was read, it is said less surely. Of a failure that CUDA does not specify only
    that record (an Xid) tells a broken device from a wrong kernel of the program: it accuses its rank, and leaves both causes open.
@@ -23,8 +24,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from rca.analyses._elsewhere import left_open
 from rca.analyses._faults import DEATHS, Fault, Story, story
-from rca.analyses._job_logs import READS, Line, cite_line, step_at_end
+from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, step_at_end
 from rca.analyses._moments import failed
 from rca.analyses._sample_names import sample_names
 from rca.analyses._words import ranks_text
@@ -59,6 +61,7 @@ SIGNS = {
     ),
     "tie": Sign("tie", ("unknown",)),
     "outlived": Sign("mention", ()),
+    "elsewhere": Sign("mention", ()),
     "unplaced": Sign("mention", ()),
 }
 
@@ -90,7 +93,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not told.logs.lines:
         raise NotEnoughEvidence("the logs here are of another job or launch")
     own = [fault for fault in told.first if fault.kind not in DEATHS]
-    mentioned = [_outlived(told)] if told.outlived else []
+    mentioned = _outlived([fault for fault in told.outlived if fault.kind not in DEATHS])
     if own:
         found = _tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(case, told, own)
         return [found, *mentioned, *_beside(told)]
@@ -165,14 +168,23 @@ def _is_kernel_read(case: Tables, hosts: Sequence[str]) -> bool:
     return bool(hosts) and set(hosts) <= read
 
 
-def _outlived(told: Story) -> Finding:
+def _outlived(over: Sequence[Fault]) -> list[Finding]:
     """Exceptions that ended nothing, for a person to know of."""
-    ranks = tuple(sorted({rank for fault in told.outlived for rank in fault.ranks}))
-    line = told.outlived[0].line
-    how = "tried the same again" if line.is_retried else "went on with further steps"
-    says = f"{ranks_text(ranks) if ranks else 'a rank'} logged an exception and {how}, so it ended nothing{_quoted(line)}"
-    cites = tuple(cite_line(line) for fault in told.outlived for line in fault.lines)[:MAX_CITES]
-    return Finding("first_exception", "outlived", says, scope=f"outlived {ranks}", numbers={"logged_by": list(ranks)}, cites=cites)
+    found = []
+    for sign, faults in (("outlived", [f for f in over if not f.why]), ("elsewhere", [f for f in over if f.why])):
+        if not faults:
+            continue
+        ranks = tuple(sorted({rank for fault in faults for rank in fault.ranks}))
+        line, who = faults[0].line, ranks_text(ranks) if ranks else "a rank"
+        how = "tried the same again" if line.is_retried else "went on with further steps"
+        says = f"{who} logged an exception and {how}, so it ended nothing{_quoted(line)}"
+        if sign == "elsewhere":
+            says = (
+                f"{who} logged an exception that nothing dates{_quoted(line)}; {faults[0].why}: it is of another launch or job, if of any"
+            )
+        cites = tuple(cite_line(line) for fault in faults for line in fault.lines)[:MAX_CITES]
+        found.append(Finding("first_exception", sign, says, scope=f"{sign} {ranks}", numbers={"logged_by": list(ranks)}, cites=cites))
+    return found
 
 
 def _unplaced(case: Tables, told: Story) -> Finding:
@@ -190,12 +202,20 @@ def _unplaced(case: Tables, told: Story) -> Finding:
         "exception": line.exception,
         "frames": list(line.frames[:MAX_FRAMES]),
         "step": next((line.step for line in lines if line.step is not None), None),
-        "candidates": list(logs.ranks_on(host)) if host else [],
+        "candidates": _left_open(case, logs, lines, host),
     }
     return Finding(
         "first_exception", fault.kind if len(kinds) == 1 else "tie", says, hosts=(host,) if host else (), scope="no rank", numbers=numbers,
         cites=tuple(map(cite_line, lines))[:MAX_CITES],
     )  # fmt: skip
+
+
+def _left_open(case: Tables, logs: JobLogs, lines: Sequence[Line], host: str | None) -> list[int]:
+    """Ranks that it can be of: those of the host, less whom undated lines cannot be of; [] where nothing leaves anybody out."""
+    ranks = set(logs.ranks_on(host)) if host else set(logs.everyone)
+    if all(line.at is None for line in lines):
+        ranks &= {rank for line in lines for rank in left_open(case, logs, line)}
+    return sorted(ranks) if host or ranks < logs.everyone else []
 
 
 def _beside(told: Story) -> list[Finding]:

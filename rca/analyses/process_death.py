@@ -43,6 +43,7 @@ SIGNS = {
     "host_silent": Sign("death", ("host_lost", "host_fault", "network_fault", "unknown")),
     "end_unread": Sign("unread", ("user_exception",)),
     "ended_well": Sign("mention", (), is_note=True),
+    "elsewhere": Sign("mention", ()),
 }
 
 TRACED_SHARE = 0.6  # of the ranks must have left a dump or stack, or the capture is no roll-call
@@ -59,8 +60,29 @@ _HOW = {
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
-    """A finding for the first death, or for a memory kill that no rank is tied to."""
+    """A finding for the first death, or for a memory kill that no rank is tied to; ends that are none of this launch's are mentioned."""
     told = case.derive(story)
+    mentioned = _elsewhere([fault for fault in told.outlived if fault.kind in DEATHS])
+    try:
+        return [*_first(case, told), *mentioned]
+    except NotEnoughEvidence:
+        if mentioned:
+            return mentioned
+        raise
+
+
+def _elsewhere(over: Sequence[Fault]) -> list[Finding]:
+    """Ends that nothing dates, of processes that were there when the job stood still: of another launch or job, or what came when it was ended."""
+    if not over:
+        return []
+    ranks = tuple(sorted({rank for fault in over for rank in fault.ranks}))
+    says = f"an end of {ranks_text(ranks)} that nothing dates ({over[0].line.text.strip()[:200]}); {over[0].why}: "
+    says += "it came later, or is of another launch or job"
+    cites = tuple(cite_line(line) for fault in over for line in fault.lines)[:MAX_CITES]
+    return [Finding("process_death", "elsewhere", says, scope=f"elsewhere {ranks}", numbers={"told_of": list(ranks)}, cites=cites)]
+
+
+def _first(case: Tables, told: Story) -> list[Finding]:
     deaths = [fault for fault in told.first if fault.kind in DEATHS]
     if deaths:
         return [_finding(case, told, deaths)]

@@ -663,3 +663,12 @@ OSError: short read
 def test_an_exception_that_is_tried_again_says_so(tmp_path: Path, text: str, retried: list[bool | None]) -> None:
     found = [row for row in events(tmp_path, text) if row["signature"] != "unknown"]
     assert [row.get("is_retried") for row in found] == retried
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_logger_that_is_given_a_formatted_traceback_writes_its_prefix_once(tmp_path: Path, *, again: bool) -> None:
+    prefix = "2026-03-04 05:06:07,089 ERROR "
+    lines = [f"{prefix}Traceback (most recent call last):", '  File "/x/train.py", line 9, in <module>', "    main()", "KeyError: 'labels'"]
+    row = one(tmp_path, "\n".join(line if n == 0 or not again else prefix + line for n, line in enumerate(lines)))
+    assert (row["record"], row["exception"], row["frames"]) == ("L4", "KeyError", ["<module> (/x/train.py:9)"])
+    assert row["logged_at_local"] == "2026-03-04T05:06:07.089"
