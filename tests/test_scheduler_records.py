@@ -341,3 +341,13 @@ class TestWindows:
         job.add("log_events", "agent", signature="elastic_agent_signal", logged_at_local=stamp(19)[5:], message="Received 15 death signal")
         job.add("planned_windows", "ics", name="w", started_at_local=stamp(19 + began), ended_at_local=stamp(9000), is_cancelled=False)
         assert job.only("planned_window").sign == sign
+
+    @pytest.mark.parametrize(("began", "signs"), [(0, ["in_window"]), (-600, ["in_window"]), (-1200, []), (-7200, [])])
+    def test_a_controller_may_run_in_utc_beside_hosts_of_another_zone(self, began: float, signs: list[str]) -> None:
+        job = (
+            Job()
+            .agent("elastic_agent_signal", 19, "Received 15 death signal")
+            .add("hosts", "facts", host="host-a", zone_offset_s=-25_200.0)
+        )
+        job.add("planned_windows", "scontrol", name="w", started_at_local=stamp(19 + began), ended_at_local=stamp(9000), is_cancelled=False)
+        assert [f.sign for f in job.ask("planned_window").findings] == signs

@@ -3,7 +3,8 @@
 1. When it ended: by the accounting row of the launch, else by the last word of its logs. A job whose end nobody complains of did not end here.
 2. A window counts when it was not called off, concerns a host of the job (or names none: the whole cluster), had begun by then and was not over.
    Stamps without a zone are taken in that of the job's hosts. Where none is told, and the logs have local stamps too, a job that was stopped just as
-   the window began counts: by chance, or in another zone, that is rare. Else the window is only told.
+   the window began counts: by chance, or in another zone, that is rare. So it does by UTC, in which many controllers run. Else the window is only
+   told.
 3. A window is a reason among others, for little: a fault that is recorded stays the cause, and then the window is only told beside it.
 """
 
@@ -89,9 +90,19 @@ def _begins_then(row: Mapping[str, Any], told: Story) -> bool:
     return stopped is not None and -EDGE <= stopped - begins <= TAKEN
 
 
+def _begins_in_utc(row: Mapping[str, Any], told: Story, ended: datetime | None) -> datetime | None:
+    """When a window whose stamps have no zone began by UTC, where the job was told to stop just then; else None. Where no instant stands at the
+    stop, it was when the job ended."""
+    dated = [line.at for line in (told.stop.began, told.stop.signal) if line is not None and line.at is not None]
+    stopped = min(dated) if dated else ended if told.stop.is_asked else None
+    begins = placed(row, "started", 0.0) if row["started_at"] is None else None
+    return begins if begins is not None and stopped is not None and -EDGE <= stopped - begins <= TAKEN else None
+
+
 def _findings(told: Story, windows: Sequence[Mapping[str, Any]], ended: datetime | None, zone: float | None) -> Iterator[Finding]:
     for row in windows:
-        begins, ends = placed(row, "started", zone), placed(row, "ended", zone)
+        own = 0.0 if (in_utc := _begins_in_utc(row, told, ended)) is not None else zone
+        begins, ends = placed(row, "started", own), placed(row, "ended", own)
         name = f"{row['kind'] or 'window'} {row['name']!r}" if row["name"] else row["kind"] or "a window"
         if begins is None and _begins_then(row, told):
             says = f"the job was stopped just as {name} began, announced from {row['started_at_local']}, both by stamps without a zone"
@@ -108,6 +119,7 @@ def _findings(told: Story, windows: Sequence[Mapping[str, Any]], ended: datetime
             continue
         where = f"on {len(row['hosts'])} hosts" if row["hosts"] else "of the whole cluster"
         says = f"the job ended inside {name} {where}, announced from {begins:%Y-%m-%d %H:%M} UTC" + (f" to {ends:%H:%M}" if ends else "")
+        says += ", by stamps without a zone, read as UTC since the job was stopped just then" if in_utc is not None and zone else ""
         yield _in_window(told, row, says, ended)
 
 
