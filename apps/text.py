@@ -154,6 +154,11 @@ def unseen_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]], *, ar
     lines = []
     for table, what in UNSEEN.items():
         missing = roster.missing(table)
+        if table == "log_events" and (begun := [rank for rank in missing if rank in roster.started]):
+            lines += _wrapped(
+                f"the log of {ranks_ranges(begun)} tells of the start alone: only peers tell what happened then", "  - ", "    "
+            )
+            missing = [rank for rank in missing if rank not in roster.started]
         if missing and len(missing) < len(roster.everyone):
             lines += _wrapped(f"no {what} of {ranks_ranges(missing)}: only peers tell what happened there", "  - ", "    ")
         elif missing:

@@ -21,6 +21,7 @@ MEASURING = (
     *((table, "rank") for table in ("ops", "spans", "rank_stats", "rank_states", "rank_progress", "trainer_events", "gpu_samples")),
 )
 _IN_A_MAP = pl.col("local_rank").is_not_null() | pl.col("tp").is_not_null() | pl.col("gpu").is_not_null()
+LOGS = "trainer_log"  # the collector that reads what ranks print
 NAMING = ("ranks", "stacks", "dump_index", "log_events", "steps")  # tables that name the host of a rank
 AGAINST_A_MAP = 2  # sources of other kinds, from which on a map is not believed
 
@@ -41,6 +42,7 @@ class Roster:
     spellings: Mapping[str, str]  # host -> its name as a rank map spells it, where that differs
     disputed: frozenset[int] = frozenset()  # ranks that sources put on several hosts, so that none is known
     is_measured: bool = False  # some measurement names ranks, if no trace of any
+    started: frozenset[int] = frozenset()  # ranks whose log tells of their start, whatever else it tells
 
     @property
     def everyone(self) -> frozenset[int]:
@@ -104,7 +106,14 @@ def roster(case: Tables) -> Roster:
         _spellings(ranks),
         disputed,
         is_measured,
+        _started(case, ranks),
     )
+
+
+def _started(case: Tables, ranks: pl.DataFrame) -> frozenset[int]:
+    """Ranks that say in a log where they run: so much was read of them, even where no event was."""
+    logs = case.table("readings").filter(pl.col("collector") == LOGS).select(pl.col("evidence_id").unique()).collect()["evidence_id"]
+    return frozenset(ranks.filter(pl.col("evidence_id").is_in(logs.implode()))["rank"].to_list())
 
 
 def _where(case: Tables, ranks: pl.DataFrame) -> dict[int, set[str]]:
@@ -130,7 +139,11 @@ def _where(case: Tables, ranks: pl.DataFrame) -> dict[int, set[str]]:
     return found
 
 
-_FORMS: tuple[str, ...] = (r"^(?:GPU|MIG)-", r"[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.|$)", r"^[0-9]+$")  # of a GPU's name, the most telling first
+_FORMS: tuple[str, ...] = (
+    r"^(?:GPU|MIG)-",
+    r"[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.|$)",
+    r"^[0-9]+$",
+)  # of a GPU's name, the most telling first
 
 
 def _gpus(ranks: pl.DataFrame) -> dict[int, str]:

@@ -73,3 +73,25 @@ def test_two_maps_that_disagree_leave_the_rank_without_host_and_gpu() -> None:
 def test_of_several_names_of_one_gpu_the_most_telling_counts() -> None:
     maps = [*rows("map", HOSTS, gpu=("0", "1", "0", "1")), *rows("smi", HOSTS, gpu=("GPU-0000", "0000:3b:00.0", None, None))]
     assert roster(MemoryCase({"ranks": TABLES["ranks"].rows(maps)})).gpus == {0: "GPU-0000", 1: "0000:3b:00.0", 2: "0", 3: "1"}
+
+
+def test_a_log_that_tells_of_the_start_alone_was_read() -> None:
+    """Rank 3 left no log at all; that of ranks 1 and 2 says where they run, and nothing else."""
+    from types import SimpleNamespace
+
+    from apps.text import unseen_lines
+
+    case = case_of(HOSTS, log_events=HOSTS[:1])
+    case.frames["ranks"] = TABLES["ranks"].rows([*rows("map", HOSTS), *rows("own", HOSTS[:3])])
+    case.frames["readings"] = TABLES["readings"].rows(
+        [
+            {"evidence_id": "map", "path": "map.json", "collector": "topology"},
+            {"evidence_id": "own", "path": "all.log", "collector": "trainer_log"},
+        ]
+    )
+    found = roster(case)
+    assert found.started == {0, 1, 2}
+    judgement: Any = SimpleNamespace(roster=found, outcomes=[])
+    said = "\n".join(unseen_lines(judgement, []))
+    assert "the log of ranks 1-2 tells of the start alone" in said
+    assert "no log of rank 3:" in said
