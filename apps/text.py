@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from apps.decision import first_lines, why_parts
 from apps.headline import cause_words, condition, headline, percent, ranks_ranges, ranks_words
 from apps.plain import one_line
+from rca.analyses._words import quoted
 from rca.causes import means
 from rca.weighing import SLOWING, sign_of
 
@@ -112,7 +113,7 @@ def _chain(judgement: Judgement) -> list[str]:
         more = alike[_likeness((finding, aside))] - 1
         others = f" And {more} more like it (--json has all)." if more else ""
         lines += _wrapped(f"{finding.says}{aside}.{others}", f" {number:2}. ", "     ")
-        lines += [_cut(f"       {cite.path} {cite.record}: {cite.text}") for cite in finding.cites]
+        lines += [f"       {quoted(f'{cite.path} {cite.record}: {cite.text}', MAX_CITE)}" for cite in finding.cites]
     return [*lines, ""]
 
 
@@ -142,10 +143,6 @@ def _aside(finding: Finding, findings: Sequence[Finding], supports: set[str], an
             is_slow = sign_of(finding).family in SLOWING  # which began before the end, and ends no job
             return f" (a second matter beside {number}.: slowness ends no job)" if is_slow else f" (explained by {number}.)"
     return " (speaks against this verdict)" if finding.ranks and not set(finding.ranks) & set(answer) else ""
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= MAX_CITE else line[: MAX_CITE - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def unseen_lines(judgement: Judgement, skips: Sequence[Mapping[str, Any]], *, are_named: bool = False) -> list[str]:

@@ -87,6 +87,16 @@ def test_names_of_hosts_and_samples_stay_words() -> None:
     assert shlex.split(line, comments=True) == ["rca", "quarantine", "PATH", "--add", "a b; reboot", "7", "--because", "rca: bad_sample"]
 
 
+def test_what_is_quoted_is_cut_behind_a_word() -> None:
+    from rca.analyses._words import quoted
+
+    said = "CUDA kernel errors might be reported later, so the trace may be wrong. For debugging consider passing CUDA_LAUNCH_BLOCKING=1"
+    assert quoted(said, 90).endswith("For debugging\N{HORIZONTAL ELLIPSIS}")
+    assert quoted(said) == said
+    assert all(len(quoted(said, most)) <= most for most in range(10, 120))
+    assert len(quoted("x" * 300)) == 160
+
+
 def test_findings_are_alike_where_only_numbers_differ_and_nobody_is_accused() -> None:
     from apps.text import _likeness
     from rca.types import Finding

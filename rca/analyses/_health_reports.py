@@ -21,6 +21,7 @@ import polars as pl
 from rca.analyses._alive import last_steps
 from rca.analyses._faults import Story, story
 from rca.analyses._kernel_users import users_of
+from rca.analyses._words import quoted
 from rca.catalogues import by_code, rows
 from rca.types import Cite, Tables
 
@@ -53,7 +54,7 @@ class Report:
         code = self.row["code"]
         if self.row["kind"] == "xid" and code:
             return f"Xid {code}"
-        return str(self.row["reason"] or code or self.row["kind"])[:120]
+        return quoted(str(self.row["reason"] or code or self.row["kind"]), 120)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._kernel_roots import scene
 from rca.analyses._stack_views import main_motion
 from rca.analyses._waits import build_waits
-from rca.analyses._words import iso, ranks_text
+from rca.analyses._words import iso, quoted, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
@@ -146,7 +146,7 @@ def _complained(told: Story, places: Mapping[int, str], odd: Sequence[Compared],
     on_host = tuple(sorted(rank for rank, name in places.items() if name == host))
     own = tuple(sorted({line.rank for line in complaints if line.rank is not None and line.rank in on_host}))
     what = (
-        f"a log complains of versions that do not fit ({complaints[0].text.strip()[:160]})"
+        f"a log complains of versions that do not fit ({quoted(complaints[0].text)})"
         if complaints
         else "NCCL refused ranks of two versions"
     )

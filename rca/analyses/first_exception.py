@@ -29,7 +29,7 @@ from rca.analyses._faults import DEATHS, Fault, Story, story
 from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, step_at_end
 from rca.analyses._moments import failed
 from rca.analyses._sample_names import sample_names
-from rca.analyses._words import ranks_text
+from rca.analyses._words import quoted, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
@@ -230,7 +230,7 @@ def _beside(told: Story) -> list[Finding]:
 
 
 def _quoted(line: Line) -> str:
-    return f" ({line.said[:200]})" if line.said else ""
+    return f" ({quoted(line.said, 200)})" if line.said else ""
 
 
 def _tie(told: Story) -> Finding:

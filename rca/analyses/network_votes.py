@@ -29,7 +29,7 @@ from rca.analyses._memory_kills import unplaced_kills
 from rca.analyses._network_reports import NAMELESS, Report, kind_of_report, reports, speaker
 from rca.analyses._network_reports import READS as READS_TOO
 from rca.analyses._port_flaps import back_of, downed, flapped, is_port_error
-from rca.analyses._words import iso, ranks_text
+from rca.analyses._words import iso, quoted, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -286,7 +286,7 @@ def _ports(lines: Sequence[Line], told: Story) -> list[Finding]:
         return [Finding("network_votes", "everywhere", says, scope=f"ports {sorted(by_host)}", numbers=numbers, cites=cites)]
     (host,) = by_host
     ranks = told.logs.ranks_on(host)
-    says = f"{_named(by_host)} reports an error of its own network port: {every[0].text.strip()[:160]}"
+    says = f"{_named(by_host)} reports an error of its own network port: {quoted(every[0].text)}"
     return [
         Finding(
             "network_votes", "port_error", says, ranks=ranks, hosts=() if host.startswith(NAMELESS) else (host,), scope=f"port {host}",
@@ -299,7 +299,7 @@ def _over(by_host: Mapping[str, Sequence[Line]], told: Story) -> Finding:
     """Ports that were up again: what the job failed of, if it did and only one of them can be meant; else told beside."""
     every = [line for _, own in sorted(by_host.items()) for line in own]
     cites = tuple(cite_line(told_by) for line in every for told_by in (line, back_of(line, told)) if told_by is not None)[:MAX_CITES]
-    says = f"{_named(by_host)} reports an error of its own network port, which was up again: {every[0].text.strip()[:160]}"
+    says = f"{_named(by_host)} reports an error of its own network port, which was up again: {quoted(every[0].text)}"
     # What complained before a port went down, as a client that waits for its store, complains of something else; and so does who was refused:
     # a host whose link is down refuses nobody, it does not answer.
     heard = [line for line in told.logs.lines if complains(line) and line.signature != "nccl_connect_refused"]

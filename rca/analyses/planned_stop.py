@@ -20,7 +20,7 @@ from rca.analyses._odd_task import OddTask
 from rca.analyses._stop_pace import Pace, pace_until
 from rca.analyses._stop_trouble import trouble_before
 from rca.analyses._stops import Stop
-from rca.analyses._words import iso
+from rca.analyses._words import iso, quoted
 from rca.errors import NotEnoughEvidence
 from rca.stop_words import stop_kind
 from rca.types import Cite, Finding, Sign, Tables
@@ -70,7 +70,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     else:
         moving = f", while it made progress: the last step ended {_ago(pace)}"
     what = "was preempted" if stop.is_preemption else "ran into its time limit" if _is_limit(stop) else "was stopped on purpose"
-    says = f"the job {what} ({stop.announcement.text.strip()[:160]}){moving}"
+    says = f"the job {what} ({quoted(stop.announcement.text)}){moving}"
     says += f"; but {stop.odd.says}: it did not end when told to, or something else had killed it" if stop.odd is not None else ""
     seen, unseen = ("preempted", "preemption_only") if stop.is_preemption else ("announced_stop", "announced_only")
     sign = unseen if pace is None or is_open or stop.began is None or stop.odd is not None else seen

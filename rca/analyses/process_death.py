@@ -23,7 +23,7 @@ from rca.analyses._ended_well import ended_well
 from rca.analyses._faults import DEATHS, TIMED_OUT, Fault, Story, complains, story
 from rca.analyses._job_logs import READS, TORN, JobLogs, Line, cite_line, kernel_line, step_at_end
 from rca.analyses._memory_kills import loader_worker, unplaced_kills
-from rca.analyses._words import iso, ranks_text
+from rca.analyses._words import iso, quoted, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -76,7 +76,7 @@ def _elsewhere(over: Sequence[Fault]) -> list[Finding]:
     if not over:
         return []
     ranks = tuple(sorted({rank for fault in over for rank in fault.ranks}))
-    says = f"an end of {ranks_text(ranks)} that nothing dates ({over[0].line.text.strip()[:200]}); {over[0].why}: "
+    says = f"an end of {ranks_text(ranks)} that nothing dates ({quoted(over[0].line.text, 200)}); {over[0].why}: "
     says += "it came later, or is of another launch or job"
     cites = tuple(cite_line(line) for fault in over for line in fault.lines)[:MAX_CITES]
     return [Finding("process_death", "elsewhere", says, scope=f"elsewhere {ranks}", numbers={"told_of": list(ranks)}, cites=cites)]

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from rca.analyses._faults import TIMED_OUT, Story, complains, story
 from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._stops import earliest
-from rca.analyses._words import iso, ranks_text
+from rca.analyses._words import iso, quoted, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
 
@@ -100,7 +100,7 @@ def _quiet(told: Story, rank: int, timed_out: dict[int | None, Line]) -> Finding
 
 def _disagreement(reports: Sequence[Line]) -> Finding:
     ranks = sorted({line.rank for line in reports if line.rank is not None})
-    says = f"{ranks_text(ranks)}: the communication library says that two ends disagree on a call ({reports[0].text.strip()[:160]})"
+    says = f"{ranks_text(ranks)}: the communication library says that two ends disagree on a call ({quoted(reports[0].text)})"
     numbers = {"reported_by": ranks, "failed_at": iso(reports[0].at)}
     return Finding(
         "quiet_log",

@@ -20,7 +20,7 @@ from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._slurm_tasks import TASKS
 from rca.analyses._stop_pace import pace_until
 from rca.analyses._stop_trouble import trouble_before
-from rca.analyses._words import iso
+from rca.analyses._words import iso, quoted
 from rca.types import Finding, Sign, Tables
 
 NEEDS = ("log_events",)
@@ -59,7 +59,7 @@ def _of_others(told: Story) -> list[Finding]:
         return []
     (line, why), more = next(iter(whys.values())), len(whys) - 1
     task = _TASK.search(line.text)
-    what = f"srun says that {task['tasks']} on {task['host']} ended ({task['death']})" if task else f"srun says: {line.text.strip()[:120]}"
+    what = f"srun says that {task['tasks']} on {task['host']} ended ({task['death']})" if task else f"srun says: {quoted(line.text, 120)}"
     says = f"left aside: {what}; that is no task of this job, as {why}{f'; so are {more} more' if more else ''}"
     cites = tuple(cite_line(line) for line, _ in whys.values())[:MAX_CITES]
     return [Finding("slurm_ends", "of_others", says, scope="of others", numbers={"lines": len(whys)}, cites=cites)]
