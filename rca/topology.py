@@ -235,7 +235,8 @@ def same_groups(frames: Frames) -> dict[tuple[str, int], str]:
     """(group_id, rank) -> the group_id to use instead, where one group goes by two ids.
 
     1. A dump that does not list a group's members (gloo lists none) knows only its name: it is the listed group of that name, in a map or
-       another dump, that contains the rank, when there is just one.
+       another dump, that contains the rank, when there is just one. Where none bears the name, maps number their groups as they like: it is the one
+       of its kind that contains the rank, where the rank uses no other group of that kind.
     2. A group described differently on some of its ranks has different kinds there: of groups with the same name and members the id that
        most ranks use stands for all.
     """
@@ -249,9 +250,17 @@ def same_groups(frames: Frames) -> dict[tuple[str, int], str]:
     instead: dict[tuple[str, int], str] = {}
     majority = _majority_ids(listed, members, frames["groups"])
     names = {id_: name for id_, name, size in groups.iter_rows() if size is None}
+    of_kind: dict[str, set[str]] = defaultdict(set)
+    for id_, kind, size in frames["groups"].select("group_id", "kind", "size").unique().iter_rows():
+        if size is not None:
+            of_kind[kind].add(id_)
+    used = Counter((id_.partition("?")[0], rank) for id_, rank in users if id_ in names)
     for id_, rank in users:
         if id_ in names:
             fitting = {majority.get(g, g) for g in listed[names[id_]] if rank in members.get(g, ())}
+            kind = id_.partition("?")[0]
+            if not listed[names[id_]] and kind not in UNTOLD and used[kind, rank] == 1:
+                fitting = {majority.get(g, g) for g in of_kind[kind] if rank in members.get(g, ())}
             if len(fitting) == 1:
                 instead[id_, rank] = next(iter(fitting))
         elif id_ in majority:
@@ -259,6 +268,7 @@ def same_groups(frames: Frames) -> dict[tuple[str, int], str]:
     return instead
 
 
+UNTOLD = ("other", "unknown", "")  # kinds that say nothing of what a group is
 AXES = ("tp", "dp", "pp", "cp", "ep")
 
 

@@ -10,6 +10,7 @@ from rca.analyses._call_sisters import HISTORY
 from rca.case import MemoryCase
 from rca.questions import ask
 from rca.tables import TABLES
+from rca.topology import same_groups
 
 RANKS = range(8)  # tensor pairs (0, 1), (2, 3), (4, 5), (6, 7)
 
@@ -38,3 +39,20 @@ def case(last: dict[int, str]) -> MemoryCase:
 def test_what_all_members_of_a_group_called_is_not_odd(last: dict[int, str], odd: set[int]) -> None:
     found = ask(case(last), "mismatched_collective").findings
     assert {rank for finding in found for rank in finding.ranks} == odd
+
+
+@pytest.mark.parametrize(("more", "known"), [((), {0: "dp_cp:a", 1: "dp_cp:b"}), ((("dp_cp?other", 0),), {1: "dp_cp:b"})])
+def test_a_group_known_by_name_alone_is_the_one_of_its_kind_that_a_map_lists(
+    more: tuple[tuple[str, int], ...], known: dict[int, str]
+) -> None:
+    """All groups of a kind go by one name in the dumps, and the map numbers them. Whoever uses two groups of the kind stays open."""
+    listed = [("dp_cp:a", "33", (0, 2)), ("dp_cp:b", "34", (1, 3))]
+    used = [("dp_cp?dp", 0), ("dp_cp?dp", 1), *more]
+    groups = [{"group_id": group, "group_name": name, "kind": "dp_cp", "size": 2} for group, name, _ in listed]
+    groups += [
+        {"group_id": group, "group_name": group.partition("?")[2], "kind": "dp_cp"} for group in sorted({group for group, _ in used})
+    ]
+    members = [{"group_id": group, "rank": rank} for group, _, ranks in listed for rank in ranks]
+    members += [{"group_id": group, "rank": rank} for group, rank in used]
+    found = same_groups({"groups": TABLES["groups"].rows(groups), "memberships": TABLES["memberships"].rows(members)})
+    assert {rank: group for (name, rank), group in found.items() if name == "dp_cp?dp"} == known

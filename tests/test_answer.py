@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from _house import memory_case
 
-from apps.headline import condition, headline, ranks_ranges
+from apps.headline import _in_short, condition, headline, ranks_ranges
 from apps.text import alternative_lines
 from rca.causes import CAUSES, did_first, is_late, means
 from rca.decision.advise import advise
@@ -69,7 +69,7 @@ def test_every_cause_makes_a_sentence_about_its_rank(cause: str) -> None:
 
 def test_a_mismatch_names_both_sides_with_their_sizes() -> None:
     assert (
-        "it called all_reduce #13 on dp:ef96f1f6 with [16896] -> [16896], where 2 sister ranks called it with [16512] -> [16512];"
+        "it called all_reduce #13 of the dp group with [16896] -> [16896], where 2 sister ranks called it with [16512] -> [16512];"
         in headline(judged("mismatched_size"))
     )
 
@@ -199,3 +199,11 @@ def test_a_numeric_cause_is_told_in_the_form_that_was_seen(signs: list[str], sai
 )
 def test_many_ranks_are_told_as_ranges_and_a_count(ranks: list[int], said: str) -> None:
     assert ranks_ranges(ranks, 2) == said
+
+
+def test_a_call_left_out_is_a_short_line_and_its_place_stands_in_the_evidence() -> None:
+    says = "left out all_gather [4,8] -> [16,8] in its dp group (ranks 2, 18), which 4 sister ranks (ranks 3, 19) made before all_reduce #9"
+    assert _in_short(says, "skipped_call") == "left out all_gather in its dp group"
+    assert _in_short("called all_reduce #3 of the dp group (ranks 0, 1) with [8], where 2 peers called it with [16]", "odd_size") == (
+        "called all_reduce #3 of the dp group with [8], where 2 peers called it with [16]"
+    )

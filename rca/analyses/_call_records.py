@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rca.analyses._wait_graph import group_kind
+from rca.analyses._wait_graph import group_kind, group_name
 from rca.analyses._waits import is_done
 from rca.types import Cite, Tables
 
@@ -53,7 +53,7 @@ class RecordedCall:
 
     def cite(self) -> Cite:
         """The row behind it."""
-        text = f"rank {self.rank}: {self.op} #{self.seq} on {self.group} {self.sizes} {self.dtypes}"
+        text = f"rank {self.rank}: {self.op} #{self.seq} on {group_name(self.group)} {self.sizes} {self.dtypes}"
         return Cite("collectives", self.evidence_id, "", self.record, text)
 
 
@@ -66,6 +66,7 @@ class OddCall:
     due: RecordedCall
     votes: int
     who: str = "sister ranks"
+    peers: tuple[int, ...] = ()  # those of them that are ranks of a list
 
 
 @dataclass(frozen=True)

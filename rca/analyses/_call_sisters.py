@@ -132,7 +132,8 @@ def _parting(
                     peer = max((r for r, c in here.items() if c == most), key=lambda r: (len(lists[r]), -r))
                     sign = shift(lists[rank][place:], lists[peer][place:])
                     call, due = tail.call(rank, orders[rank][kind][place]), tail.call(peer, orders[peer][kind][place])
-                    found[rank] = OddCall(sign or difference(call, due), call, due, votes)
+                    peers = tuple(sorted(r for r, c in here.items() if c == most))
+                    found[rank] = OddCall(sign or difference(call, due), call, due, votes, peers=peers)
     return list(found.values())
 
 
@@ -163,7 +164,7 @@ def _skipped(sisters: Sequence[int], orders: Later, waits: Waits, tail: Calls) -
             for other, own in sorted(orders[rank].items()):
                 if votes := agreed(kind, place, other, len(own) - 1) if other != kind else []:
                     due = tail.call(votes[0], orders[votes[0]][kind][place])
-                    found.append(OddCall("skipped_call", tail.call(rank, own[-1]), due, len(votes)))
+                    found.append(OddCall("skipped_call", tail.call(rank, own[-1]), due, len(votes), peers=tuple(sorted(votes))))
                     break
     return found
 
@@ -186,7 +187,7 @@ def _added(sisters: Sequence[int], orders: Later, waits: Waits, tail: Calls) -> 
         others = [r for r in sisters if r != rank]
         votes = [r for r in others if len(orders[r].get(kind, ())) == place and _is_ahead(orders[r], orders[rank], kind)]
         if len(votes) >= MIN_SISTERS - 1 and not any(len(orders[r].get(kind, ())) > place for r in others):
-            found.append(OddCall("extra_call", calls[0], calls[0], len(votes)))
+            found.append(OddCall("extra_call", calls[0], calls[0], len(votes), peers=tuple(sorted(votes))))
     return found
 
 

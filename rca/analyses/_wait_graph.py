@@ -14,7 +14,7 @@ from typing import Any
 
 from rca.types import Cite
 
-__all__ = ["Call", "Waits", "cite_call", "entered", "group_kind"]
+__all__ = ["Call", "Waits", "cite_call", "entered", "group_kind", "group_name"]
 
 LISTED = 8  # members of a group that are named one by one
 Node = tuple[str, Any]  # (group_id, sequence number) or (group_id, "src->dst")
@@ -94,6 +94,8 @@ class Waits:
         members = sorted(self.members.get(group_id, ()))
         if not members:
             return f"the {kind} group {group_id}"
+        if "?" in group_id and kind != "world" and len(members) > LISTED:  # several groups may go by one name
+            return f"a {kind} group ({len(members)} ranks use the name {group_id.partition('?')[2]}, which of them are its members no source lists)"
         known = "known " if group_id in self.open_groups else ""
         shown = f"{known}ranks {', '.join(map(str, members))}" if len(members) <= LISTED else f"{len(members)} {known}ranks"
         return f"the {kind} group ({shown})"
@@ -159,9 +161,19 @@ def group_kind(group_id: str) -> str:
     return group_id.partition(":")[0].partition("?")[0]
 
 
+def group_name(group_id: str) -> str:
+    """A group in a cite: its identity, or where only its name is known (`dp?mesh_dp`), its kind and that name."""
+    kind, is_unlisted, name = group_id.partition("?")
+    return group_id if not is_unlisted else kind if name in (kind, "") else f"{kind} {name}"
+
+
 def cite_call(call: Call) -> Cite:
     """The row behind a call."""
     number = "" if call.is_p2p else f" #{call.seq}"
     return Cite(
-        "collectives", call.evidence_id, "", call.record, f"rank {call.rank}: {call.op}{number} on {call.group_id} {call.sizes}".strip()
+        "collectives",
+        call.evidence_id,
+        "",
+        call.record,
+        f"rank {call.rank}: {call.op}{number} on {group_name(call.group_id)} {call.sizes}".strip(),
     )

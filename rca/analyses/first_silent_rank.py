@@ -22,7 +22,7 @@ import polars as pl
 from rca.analyses._awaited_place import SIGNS as SIGNS_OF_PLACE
 from rca.analyses._awaited_place import awaited_place
 from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, main_motion, main_views, seen
-from rca.analyses._wait_graph import Waits, cite_call
+from rca.analyses._wait_graph import Waits, cite_call, group_name
 from rca.analyses._wait_words import SHOWN, awaited_calls, awaited_number, says_absent, says_alone, says_silent, waiting_text
 from rca.analyses._waits import build_waits
 from rca.analyses._words import ranks_text
@@ -158,13 +158,13 @@ def _reached(case: Tables, waits: Waits, ranks: Iterable[int]) -> Iterator[Cite]
         )
         if row.height:
             id_, record, op, sizes = row.row(0)
-            yield Cite("collectives", id_, "", record, f"rank {rank}: {op or '?'} #{seq} on {group} {sizes or ''}".strip())
+            yield Cite("collectives", id_, "", record, f"rank {rank}: {op or '?'} #{seq} on {group_name(group)} {sizes or ''}".strip())
             continue
         told = case.table("group_status").filter(own & (pl.col("last_enqueued") == seq)).select("evidence_id", "record")
         row = told.sort(pl.all()).head(1).collect()
         if row.height:
             id_, record = row.row(0)
-            yield Cite("group_status", id_, "", record, f"rank {rank}: last enqueued #{seq} on {group}")
+            yield Cite("group_status", id_, "", record, f"rank {rank}: last enqueued #{seq} on {group_name(group)}")
 
 
 def _is_victim(waits: Waits, rank: int, views: Sequence[View], loop: Loop) -> bool:

@@ -28,8 +28,9 @@ from rca.analyses._call_sisters import MIN_SISTERS, against_sisters
 from rca.analyses._call_turns import further_on, out_of_turn
 from rca.analyses._layout import pipeline_places, stages
 from rca.analyses._program_order import parted
-from rca.analyses._wait_graph import Waits, group_kind
+from rca.analyses._wait_graph import Waits, group_kind, group_name
 from rca.analyses._waits import build_waits
+from rca.analyses._words import ranks_text
 from rca.types import Finding, Sign, Tables
 
 NEEDS = ("dumps", "collectives")
@@ -46,6 +47,7 @@ SIGNS = {
 }
 
 MAX_CITES = 6
+LISTED = 6  # ranks named one by one in a sentence
 
 
 def analyse(case: Tables) -> Sequence[Finding]:
@@ -127,18 +129,20 @@ def _by_majority(tail: Calls, members: Sequence[RecordedCall]) -> list[OddCall]:
     found = []
     for call in (call for call in members if call.content != most):
         sign = shift(tail.onward(call.rank, call.group, call.seq), due)
-        found.append(OddCall(sign or difference(call, peer), call, peer, votes, "peers"))
+        found.append(
+            OddCall(sign or difference(call, peer), call, peer, votes, "peers", tuple(sorted(c.rank for c in members if c.content == most)))
+        )
     return found
 
 
 def _finding(odd: OddCall, waits: Waits) -> Finding:
     call, due = odd.call, odd.due
-    at, who = f"#{call.seq} on {call.group}", f"{odd.votes} {odd.who}"
+    at, who = f"#{call.seq} of {waits.group(call.group)}", f"{odd.votes} {odd.who}{_listed(odd.peers)}"
     what = {
         "odd_op": f"called {call.op} as {at}, where {who} called {due.op}",
         "odd_size": f"called {call.op} {at} with {call.sizes}, where {who} called it with {due.sizes}",
         "odd_dtype": f"called {call.op} {at} with {call.dtypes}, where {who} called it with {due.dtypes}",
-        "skipped_call": f"left out {due.op} {due.sizes} in its {due.kind} group, which {who} made before {call.op} {at}",
+        "skipped_call": f"left out {due.op} {due.sizes} in {_own_group(waits, call.rank, due.kind)}, which {who} made before {call.op} {at}",
         "extra_call": f"made {call.op} {call.sizes} as {at}, which none of {who} made there",
     }[odd.sign]
     return Finding(
@@ -146,6 +150,16 @@ def _finding(odd: OddCall, waits: Waits) -> Finding:
         explains=_held_up(call, waits), numbers={"awaited": {"group": call.group, "op": call.op, "seq": call.seq}, "peers": odd.votes},
         cites=tuple(dict.fromkeys((call.cite(), due.cite()))),
     )  # fmt: skip
+
+
+def _own_group(waits: Waits, rank: int, kind: str) -> str:
+    """The rank's own group of a kind, with its members where just one such group is known."""
+    own = [g for g, ranks in waits.members.items() if rank in ranks and group_kind(g) == kind and g not in waits.open_groups]
+    return f"its {kind} group{_listed(sorted(waits.members[own[0]])) if len(own) == 1 else ''}"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f" ({ranks_text(ranks, LISTED)})" if ranks else ""
 
 
 def _held_up(call: RecordedCall, waits: Waits) -> tuple[int, ...]:
@@ -157,7 +171,7 @@ def _held_up(call: RecordedCall, waits: Waits) -> tuple[int, ...]:
 def _pair_finding(members: Sequence[RecordedCall]) -> Finding:
     said = "; ".join(f"rank {c.rank}: {c.op} {c.sizes} {c.dtypes}" for c in members[:MAX_CITES])
     call = members[0]
-    says = f"the members of {call.group} disagree at #{call.seq} and no third tells who is odd: {said}"
+    says = f"the members of {group_name(call.group)} disagree at #{call.seq} and no third tells who is odd: {said}"
     return Finding(
         "mismatched_collective", "pair_disagrees", says, groups=(call.group,), scope=f"{call.group} {call.seq}",
         numbers={"candidates": sorted(c.rank for c in members)}, cites=tuple(c.cite() for c in members[:MAX_CITES]),
