@@ -34,8 +34,8 @@ def is_top_level(line: Line) -> bool:
 
 def left_open(case: Tables, logs: JobLogs, line: Line) -> tuple[int, ...]:
     """Ranks whose process an undated line without a rank can be of, sorted."""
-    there = case.derive(was_there) if is_top_level(line) else case.derive(kept_up)
-    return tuple(sorted(set(logs.ranks_on(line.host) if line.host else logs.everyone) - there))
+    there = case.derive(was_there) if is_top_level(line) or line.signature in ENDS else case.derive(kept_up)
+    return tuple(sorted(set(logs.ranks_on(line.host) or logs.everyone) - there))
 
 
 def why_elsewhere(case: Tables, logs: JobLogs, line: Line) -> str | None:
@@ -48,7 +48,7 @@ def why_elsewhere(case: Tables, logs: JobLogs, line: Line) -> str | None:
     if line.rank is not None and is_end and line.rank in case.derive(was_there):
         return "its process was there when the job stood still"
     if line.rank is None and logs.everyone and not left_open(case, logs, line):
-        return "all ranks were there when the job stood still"
+        return f"all ranks{f' of {line.host}' if logs.ranks_on(line.host) else ''} were there when the job stood still"
     told = case.derive(_said_at_last)
     if not is_top_level(line) or told.is_troubled:
         return None

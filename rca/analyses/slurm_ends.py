@@ -5,7 +5,8 @@
 2. Else the first task that srun says a signal ended is the first death: srun ends all others behind it. The host is named; the number may be
    that of a launcher (`_slurm_tasks`), so no rank is. One signal is little to tell why, and where tasks of several hosts end alike before srun
    began to end any, which was first is only the order in which srun heard of them: then no host is named either.
-3. Ends behind an order to stop, and where a log tells a first fault of its own, are left to those who read that.
+3. Ends behind an order to stop, and where a log tells a first fault of its own, are left to those who read that; so is one that nothing dates of
+   processes that were there when the job stood still (`_elsewhere`): they were ended later.
 4. Ends of tasks that are none of this job (`_slurm_tasks`) are only told.
 """
 
@@ -15,6 +16,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from rca.analyses._elsewhere import why_elsewhere
 from rca.analyses._faults import Story, story
 from rca.analyses._job_logs import READS, Line, cite_line
 from rca.analyses._slurm_tasks import TASKS
@@ -49,7 +51,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     others = _of_others(told)
     if told.first:
         return others
-    return [*(([] if _is_planned(case, told) else _lost(told)) or _ended(told)), *others]
+    return [*(([] if _is_planned(case, told) else _lost(told)) or _ended(case, told)), *others]
 
 
 def _of_others(told: Story) -> list[Finding]:
@@ -80,7 +82,7 @@ def _lost(told: Story) -> list[Finding]:
     return [_finding("node_failed", says, hosts, lines)]
 
 
-def _ended(told: Story) -> list[Finding]:
+def _ended(case: Tables, told: Story) -> list[Finding]:
     """The first end of a task in its file, where no order to stop stands before it and no other file tells another."""
     first: dict[str, Line] = {}
     odd = told.stop.odd
@@ -92,6 +94,8 @@ def _ended(told: Story) -> list[Finding]:
     if len(first) != 1 or len(found) != 1 or any((x.signature or "").startswith("elastic_") for x in told.logs.lines):
         return []
     (line,), (match,) = first.values(), found.values()
+    if why_elsewhere(case, told.logs, line) is not None:
+        return []
     began = told.stop.began
     if match["death"] not in _DEATHS or (
         not is_behind and began is not None and (began.evidence_id != line.evidence_id or began.place < line.place)
