@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 import pytest
 
 from rca.analyses._call_sisters import HISTORY
@@ -56,3 +57,21 @@ def test_a_group_known_by_name_alone_is_the_one_of_its_kind_that_a_map_lists(
     members += [{"group_id": group, "rank": rank} for group, rank in used]
     found = same_groups({"groups": TABLES["groups"].rows(groups), "memberships": TABLES["memberships"].rows(members)})
     assert {rank: group for (name, rank), group in found.items() if name == "dp_cp?dp"} == known
+
+
+@pytest.mark.parametrize(("op", "sign"), [("broadcast", "tie"), ("all_reduce", "never_joined")])
+def test_of_two_who_differ_by_a_call_that_was_never_made_before_neither_is_named(op: str, sign: str) -> None:
+    """One waits in a last call that the other did not make: left out where it is the usual one, else it may as well be one too many."""
+    whole = case({})
+    pair = (pl.col("rank") < 2) & (pl.col("group_id") == "tp:0")
+    tables = {name: whole.table(name).collect() for name in ("dumps", "groups", "memberships", "collectives", "evidence")}
+    tables |= {"dumps": tables["dumps"].filter(pl.col("rank") < 2), "memberships": tables["memberships"].filter(pair)}
+    is_last = pl.col("record_id") == HISTORY + 1
+    calls = tables["collectives"].filter(pair & ~(is_last & (pl.col("rank") == 1)))
+    tables["collectives"] = calls.with_columns(pl.when(is_last).then(pl.lit(op)).otherwise("op").alias("op"))
+    (finding,) = ask(MemoryCase(tables), "first_silent_rank").findings
+    assert (finding.sign, finding.ranks, finding.numbers.get("candidates")) == (
+        sign,
+        () if sign == "tie" else (1,),
+        [0, 1] if sign == "tie" else None,
+    )

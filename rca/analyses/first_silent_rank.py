@@ -5,7 +5,8 @@
 3. Follow the waits to their roots: ranks that others wait for and that wait for nobody. A rank whose stack shows it waiting for others is
    a victim of a call the recorder does not show (gloo records no send or recv), not a root.
 4. Of the roots: a rank with a dump (it never made the call), one that alone has not finished what all its peers have, one without a dump.
-   Where two of them could be waiting for each other, it is a tie: nobody is accused.
+   Where two of them could be waiting for each other, it is a tie: nobody is accused. So it is where one of two waits for the other at a call that
+   is new to their kind of group (`_new_call`), and no stack shows the other outside communication.
 5. Waits without a root close a ring: the ranks of the smallest ring are reported together, none accused alone.
 6. Where the stacks of the others name no wait, those of the one accused rank tell what keeps it (`_awaited_place`).
 """
@@ -21,6 +22,7 @@ import polars as pl
 
 from rca.analyses._awaited_place import SIGNS as SIGNS_OF_PLACE
 from rca.analyses._awaited_place import awaited_place
+from rca.analyses._new_call import new_to_both
 from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, main_motion, main_views, seen
 from rca.analyses._wait_graph import Waits, cite_call, group_name
 from rca.analyses._wait_words import SHOWN, awaited_calls, awaited_number, says_absent, says_alone, says_silent, waiting_text
@@ -68,6 +70,9 @@ _ONLY_VICTIMS = (
 _DOUBTFUL = "a rank without a dump is awaited, and whether others had arrived their dumps do not tell"
 _LOST_FILES = (
     "several ranks left neither a dump nor a stack, and only some of them are awaited: files were lost, of whom they would tell is open"
+)
+_NEW_CALL = (
+    "one of two waits for the other at a call that no group of their kind made before: it made one too many, or the other left it out"
 )
 _ABSENT_TIE = "ranks without a dump are awaited, and they may be waiting for each other"
 
@@ -270,6 +275,8 @@ def _present(scene: _Scene, silent: tuple[int, ...]) -> list[Finding]:
     ranks = tuple(sorted({*silent, *scene.alone}))
     if not ranks:
         return []
+    if ranks == silent and len(ranks) == 1 and not scene.is_confirmed(ranks[0]) and (pair := new_to_both(scene.case, waits, ranks[0])):
+        return [_tie(waits, pair, _NEW_CALL)]
     sign = "unfinished_alone" if scene.alone and not silent else "never_joined"
     quiet = [rank for rank in ranks if rank not in scene.alone]
     says = "; ".join((*says_silent(waits, quiet), *(says_alone(waits, rank) for rank in ranks if rank in scene.alone)))
