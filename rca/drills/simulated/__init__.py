@@ -19,11 +19,11 @@ __all__ = ["CONFUSIONS", "KINDS", "Kind", "Scene", "Steps", "World", "class_of",
 
 
 def simulate(kind: str, world: World, seed: int, confusions: Sequence[Callable[[Scene], None]] = (), *, is_thinned: bool = False) -> Scene:
-    """The incident of that kind in that world; the same seed makes the same. Confusions are applied in order after it; `is_thinned`: then evidence is
-    taken away."""
+    """The incident of that kind in that world; the same seed makes the same. Confusions are applied in order after it, the zone of all logs before
+    those that write some; `is_thinned`: then evidence is taken away."""
     scene = new_scene(kind, world, seed)
     KINDS[kind].make(scene)
-    for confuse in confusions:
+    for confuse in sorted(confusions, key=lambda confuse: confuse is not CONFUSIONS["local_time"]):
         confuse(scene)
     if scene.truth["hosts"] and not (scene.style.has_map or (scene.stacks.is_there and scene.stacks.has_index)):
         scene.style = replace(scene.style, has_map=True)  # else nothing says where a rank sits, and its host is no fair question
