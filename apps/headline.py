@@ -136,6 +136,8 @@ def condition(judgement: Judgement) -> str:
         what = "told to stop" if _was_told_to_stop(judgement) else "first failing"
         what += " after" if verdict.failed_at is None and when is not None else " at"
         what = "slow already at" if _is_slow_from_start(judgement) else what
+        if verdict.failed_at is not None and (still := _still_since(judgement)) is not None and verdict.failed_at > still:
+            what = "the fault first on record, after the stop, at"  # a kernel tells of a read that hangs when it has hung for long
         moment = [_moment(when)] if when is not None else []
         parts.append(f"{what} {', '.join([*moment, *([f'step {verdict.step}'] if verdict.step is not None else [])])}")
     return "; ".join(parts) + "."
@@ -188,8 +190,8 @@ def _state(judgement: Judgement) -> str:
     status = {o.analysis: o.status for o in judgement.outcomes}
     how = how_ended(judgement)
     states = [how] if how is not None and how != ENDED_WELL else []
-    if any(f.sign == "job_hangs" for o in judgement.outcomes for f in o.findings):
-        last = max(judgement.roster.last_call_at.values(), default=None)
+    if _hangs(judgement):
+        last = _still_since(judgement)
         states.append(
             f"standing still since {_moment(last)} (last call of any rank)" if last is not None else "standing still when captured"
         )
@@ -200,6 +202,15 @@ def _state(judgement: Judgement) -> str:
     if status.get("job_motion") in ("clear", "found"):
         return "running when captured"
     return "whether it still runs is not told"
+
+
+def _hangs(judgement: Judgement) -> bool:
+    return any(f.sign == "job_hangs" for o in judgement.outcomes for f in o.findings)
+
+
+def _still_since(judgement: Judgement) -> datetime | None:
+    """The last call of any rank, of a job that stands still."""
+    return max(judgement.roster.last_call_at.values(), default=None) if _hangs(judgement) else None
 
 
 def _moment(at: datetime) -> str:

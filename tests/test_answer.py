@@ -207,3 +207,10 @@ def test_a_call_left_out_is_a_short_line_and_its_place_stands_in_the_evidence() 
     assert _in_short("called all_reduce #3 of the dp group (ranks 0, 1) with [8], where 2 peers called it with [16]", "odd_size") == (
         "called all_reduce #3 of the dp group with [8], where 2 peers called it with [16]"
     )
+
+
+def test_a_record_that_is_later_than_the_stop_is_told_as_such() -> None:
+    found = judged("lock_hang")
+    still = max(found.roster.last_call_at.values())
+    for later, says in ((-1, "; first failing at "), (20, "; the fault first on record, after the stop, at ")):
+        assert says in condition(replace(found, verdict=replace(found.verdict, failed_at=still + timedelta(seconds=later))))
