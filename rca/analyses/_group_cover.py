@@ -28,7 +28,13 @@ MAX_PARTS: Final = 3  # parts of a cover: more are no few faults
 MAX_SHARE: Final = 0.5  # of the job's ranks that a cover may take in
 KINDS: Final = ("host", "tp", "cp", "tp_cp", "ep", "expert_tp", "pp", "mp", "dp", "dp_cp", "tp_dp", "expert_dp")  # the first of equals
 AXES: Final = ("tp", "cp", "ep", "pp", "dp")
-WIDER: Final = {"pp": "mp", "cp": "tp_cp", "ep": "expert_tp", "dp": "tp_dp", "dp_cp": "tp_dp"}  # kind of a group with its members' tensor peers
+WIDER: Final = {
+    "pp": "mp",
+    "cp": "tp_cp",
+    "ep": "expert_tp",
+    "dp": "tp_dp",
+    "dp_cp": "tp_dp",
+}  # kind of a group with its members' tensor peers
 _TENSOR: Final = re.compile(r"(?<= of )tp [0-9]+, ")  # in a name made of coordinates: whoever is widened has all of them
 
 
