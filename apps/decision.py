@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from apps.report.words import seconds
-from rca.decision.restart_checks import BROKEN
+from rca.decision.restart_checks import BROKEN, NOT_SEEN
 
 if TYPE_CHECKING:
     from rca.types import Advice
@@ -144,23 +144,34 @@ def why_parts(advice: Advice) -> list[tuple[str, list[str]]]:
             parts.append(("The group", eviction_words(advice.eviction)))
         if advice.recovery is not None:
             parts.append(("The way back", _recovery(advice.recovery)))
-        checks = []
-        for check, (name, status, says) in zip(advice.before_restart, checklist_rows(advice), strict=True):
-            checks += [f"{name}: {status}; {says}", *(f"$ {command}" for command in check["run"])]
-        parts.append(("Before the restart", checks))
+        parts.append(("Before the restart", _checks(advice)))
     return [(heading, lines) for heading, lines in parts if lines]
+
+
+def _checks(advice: Advice) -> list[str]:
+    """What was seen, and what nobody looked for, each with what to run; what was looked for and not seen is one line."""
+    lines, fine = [], []
+    for check, (name, status, says) in zip(advice.before_restart, checklist_rows(advice), strict=True):
+        if check["status"] == NOT_SEEN:
+            fine.append(name)
+        else:
+            lines += [f"{name}: {status}; {says}", *(f"$ {command}" for command in check["run"])]
+    return [*lines, *([f"looked for, and not seen: {', '.join(fine)}"] if fine else [])]
 
 
 def _recovery(way: Mapping[str, Any]) -> list[str]:
     lines = [way["why"]]
     if way["path"] != "none":
         lines.append(recovery_words(way))
+    parts: dict[str, list[str]] = {}
     for part in way["parts"]:
         length = "" if part["expected_s"] is None else f" {seconds(part['expected_s'])}"
-        share = "" if part["share"] is None else f" {100 * part['share']:.0f} % of it"
-        whose = f"median of {part['n']} of this site" if part["source"] == "own" else "by published shares"
-        lines.append(f"of that {part['part']}:{length}{share} ({whose})")
-    return [*lines, *(f"else {recovery_words(other)}" for other in way["others"] if way["path"] != "none")]
+        share = "" if part["share"] is None else f" ({_share(part['share'])})"
+        whose = f"medians of this site, of {part['n']}" if part["source"] == "own" else "by published shares"
+        parts.setdefault(whose, []).append(f"{part['part']}{length}{share}")
+    lines += [f"of that {', '.join(told)}, {whose}" for whose, told in parts.items()]
+    others = [recovery_words(other).partition(";")[0] for other in way["others"] if way["path"] != "none"]
+    return [*lines, *([f"else {'; '.join(others)}"] if others else [])]
 
 
 def _shrink(told: Mapping[str, Any]) -> list[str]:
@@ -181,6 +192,5 @@ def _shrink(told: Mapping[str, Any]) -> list[str]:
     if told["moved_gb"] is not None:
         time = "" if told["moved_s"] is None else f", {seconds(told['moved_s'])}"
         lines.append(f"moved to deal it out anew: {told['moved_gb']:g} GB at most{time}")
-    if told["rank_gb"] is None or told["moved_gb"] is None:
-        lines.append(f"memory of a rank: {told['memory_formula']}; network: {told['network_formula']}")
-    return [*lines, *(f"not told: {name}" for name in told["missing"])]
+    missing = [name.partition(":")[0] for name in told["missing"]]
+    return [*lines, *([f"not told, so not counted: {', '.join(missing)} (--json says of what)"] if missing else [])]

@@ -11,7 +11,7 @@ import pytest
 from _decision import ALIVE, WHO, advised, history, past, verdict
 from _house import memory_case, to_text
 
-from apps.decision import eviction_words, first_lines, recovery_words
+from apps.decision import eviction_words, first_lines, recovery_words, why_parts
 from apps.document import diagnosis_document
 from apps.text import advice_lines, decision_lines
 from rca.commands import commands, host_list
@@ -48,6 +48,16 @@ def test_why_tells_every_part() -> None:
     assert any(line.startswith("  $ pdsh -w ") and "dcgmi diag" in line for line in lines)
     assert any("data not readable: not looked" in line for line in lines)
     assert any("tp 2 and pp 2 stay" in line for line in lines)
+
+
+def test_why_folds_what_was_looked_for_and_not_seen_and_keeps_what_nobody_looked_for() -> None:
+    advice = judge(memory_case("slow_rank")).advice
+    told = dict(why_parts(advice))["Before the restart"]
+    by = {status: [check for check in advice.before_restart if check["status"] == status] for status in ("not_seen", "not_looked")}
+    assert by["not_seen"]
+    assert by["not_looked"]
+    assert told[-1] == f"looked for, and not seen: {', '.join(check['check'] for check in by['not_seen'])}"
+    assert all(f"{check['check']}: not looked; {check['says']}" in told for check in by["not_looked"])
 
 
 def test_the_document_holds_what_the_text_says() -> None:
