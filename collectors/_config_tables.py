@@ -173,7 +173,9 @@ def csv_form(line: str) -> tuple[str, str, list[str]] | None:
         if any(name in _COMPONENT for name in lowered) and any(name in _VALUE for name in lowered):
             return "long", delimiter, names
         return ("wide", delimiter, names) if any(known(name) for name in names) else None
-    is_matrix = lowered[0] in _COMPONENT[:-2] and len(names) > 2 and all(host_name(name) and re.search(r"[0-9]|-", name) for name in names[1:])
+    is_matrix = (
+        lowered[0] in _COMPONENT[:-2] and len(names) > 2 and all(host_name(name) and re.search(r"[0-9]|-", name) for name in names[1:])
+    )
     return ("matrix", delimiter, names) if is_matrix else None
 
 

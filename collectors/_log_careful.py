@@ -27,7 +27,9 @@ MAX_STREAMS = 4096  # tracebacks and blocks open at a time
 MAX_WAIT = 500  # lines of other streams after which an open traceback counts as ended
 EXPIRE_EVERY = 50  # lines
 MAX_ANNOUNCED = 10_000  # different announcements that are kept
-KERNEL: Final = re.compile(r"^\W{0,4}(?:<[0-9]+>)?\[ *[0-9]+\.[0-9]{4,6}\]|\bkernel: |NVRM: Xid|^[0-9]+,[0-9]+,[0-9]+,-")  # lines of another log
+KERNEL: Final = re.compile(
+    r"^\W{0,4}(?:<[0-9]+>)?\[ *[0-9]+\.[0-9]{4,6}\]|\bkernel: |NVRM: Xid|^[0-9]+,[0-9]+,[0-9]+,-"
+)  # lines of another log
 _WHAT: Final = re.compile(r"^\s*(?:what\(\): +){1,9}")  # ranks that abort at once share a line
 _IGNORED: Final = re.compile(r"Exception ignored in")  # Python goes on: no event
 _TERMINATE: Final = re.compile(r"terminate called after throwing an instance of '(?P<type>[^']{1,200})'")

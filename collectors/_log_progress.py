@@ -61,7 +61,9 @@ _BAR: Final = re.compile(  # NeMo's has no pace
     r"^(?P<name>[^|%]{0,60}?):?\s{0,4}[0-9]{1,3}%\|[^|]{0,400}\|\s{0,8}(?P<step>[0-9]{1,15})/(?P<size>[0-9]{1,15}) "
     r"\[[^\]<]{1,20}<[^,\]]{1,20}(?:, {0,4}[0-9.?]+ ?(?:s/it|it/s|s/ba|ba/s)|, {0,4}(?=[A-Za-z_]))"
 )
-_ROUNDED: Final = re.compile(r"(?i)global_step=(?P<step>[0-9](?:\.[0-9]{1,9})?e\+?[0-9]{1,2})(?![\w.])")  # as Lightning's bar prints large numbers
+_ROUNDED: Final = re.compile(
+    r"(?i)global_step=(?P<step>[0-9](?:\.[0-9]{1,9})?e\+?[0-9]{1,2})(?![\w.])"
+)  # as Lightning's bar prints large numbers
 _OF_EPOCH: Final = re.compile(  # a batch without a name, beside its epoch: torchvision, mmcv, fairseq, Keras, Lightning with Rich
     r"(?i)^\W{0,3}(?:train\w{0,10}\W{1,3})?epoch\W{0,5}[0-9]{1,6}(?:/[0-9]{1,6})?\W{1,120}(?P<step>[0-9]{1,15}) ?/ ?[0-9]{1,15}\b"
     r"|^(?P<keras>[0-9]{1,15})/[0-9]{1,15} (?:\[[=>. ]{3,80}\]|\u2501[\u2501 ]{2,80})"
@@ -69,7 +71,9 @@ _OF_EPOCH: Final = re.compile(  # a batch without a name, beside its epoch: torc
 _VALIDATES: Final = re.compile(
     r"(?i)^(?:validate|validati(?:on|ng)|eval\w{0,10})\b|\bvalid on '|^\{'(?:train_runtime|eval_)"
 )  # no step of training
-_BATCH: Final = re.compile(r"^(?:\[epoch=[0-9]{1,9}(?:/[0-9]{1,9})?\])?\[batch=(?P<step>[0-9]{1,15})/[0-9]{1,15}\]:$")  # Composer's, over a block
+_BATCH: Final = re.compile(
+    r"^(?:\[epoch=[0-9]{1,9}(?:/[0-9]{1,9})?\])?\[batch=(?P<step>[0-9]{1,15})/[0-9]{1,15}\]:$"
+)  # Composer's, over a block
 _LOSS_OF_BATCH: Final = re.compile(rf"(?i)^train loss/train/total: {{1,4}}(?P<loss>{_NUMBER})$")
 _TRAINING_BAR: Final = re.compile(r"(?i)^(?:epoch|train|step|iter)|^$")
 

@@ -297,7 +297,11 @@ def _locals(cells: pl.Series) -> pl.Series:
     """What stamps without a zone say, as the tables write it; null for any other."""
     if cells.dtype != pl.String:
         return pl.Series([None] * len(cells), dtype=pl.String)
-    parts = _texts(cells).str.extract_groups(r"^([0-9]{4}-[0-9][0-9]-[0-9][0-9])[ T]([0-9][0-9]:[0-9][0-9]:[0-9][0-9])[.,]?([0-9]{1,9})?$").struct
+    parts = (
+        _texts(cells)
+        .str.extract_groups(r"^([0-9]{4}-[0-9][0-9]-[0-9][0-9])[ T]([0-9][0-9]:[0-9][0-9]:[0-9][0-9])[.,]?([0-9]{1,9})?$")
+        .struct
+    )
     day, time, rest = (parts.field(name) for name in ("1", "2", "3"))
     fraction = pl.when(pl.col("r").is_not_null()).then(pl.lit(".") + pl.col("r")).otherwise(pl.lit(""))
     return pl.DataFrame({"d": day, "t": time, "r": rest}).select(pl.concat_str("d", pl.lit("T"), "t", fraction))["d"]

@@ -40,7 +40,9 @@ READS_ENDS = True  # what lies between is not looked at: `rca.reading` need not 
 MAX_PICKLE: Final = 32 << 20  # bytes of the pickle that tells what is in a file; of an optimizer with 100,000 tensors 20 MB
 RECORD: Final = "E0"
 _STEPS: Final = ("iteration", "global_step", "global_steps", "step", "trained_steps")
-_RANK: Final = re.compile(r"(?<![a-z])(?<![mptecd]p_)(?:rng_state|rank)[_-]?([0-9]{1,9})(?=[_.])")  # mp_rank, zero_pp_rank count other places
+_RANK: Final = re.compile(
+    r"(?<![a-z])(?<![mptecd]p_)(?:rng_state|rank)[_-]?([0-9]{1,9})(?=[_.])"
+)  # mp_rank, zero_pp_rank count other places
 _SHARD: Final = re.compile(r"__([0-9]{1,9})_[0-9]{1,9}\.distcp$")
 _RAW_RNG: Final = frozenset({"python", "numpy", "cpu", "cuda", "xla", "random_states"})
 _WEIGHTS: Final = re.compile(r"(?i)(?:weight|bias|lora_[ab]|norm|_proj|embed\w*|gamma|beta)$")

@@ -28,7 +28,9 @@ _PLAIN_RECORD: Final = re.compile(r"[A-Z][0-9]+(?:[/.][A-Z]?[0-9]+)*")
 _OWN_FOLDERS: Final = re.compile(  # where people keep their things: what the folders are called tells whose they are
     r"/(?:home|[Uu]sers?|scratch|work|workspaces?|mnt|data|lustre|fsx|gpfs|nfs|efs|projects?|proj|storage|shared|root)/(?:[\w.+@%\-]{1,255}/){1,40}"
 )
-_OF_PYTHON: Final = re.compile(r"(?:site|dist)-packages|lib(?:64|32)?|bin|python[0-9][0-9.]*|envs?|v?env|\.venv|torch|megatron|deepspeed|nccl")
+_OF_PYTHON: Final = re.compile(
+    r"(?:site|dist)-packages|lib(?:64|32)?|bin|python[0-9][0-9.]*|envs?|v?env|\.venv|torch|megatron|deepspeed|nccl"
+)
 _MAX_PIECES: Final = 15  # of one name: a host's with its domain, and more
 
 

@@ -281,7 +281,9 @@ def _among(case: Tables, logs: Collection[str], timings: Collection[str], stale:
             id_: f"of another run or job: it lies in {folder} with logs or timings that are"
             for id_ in rest
             if all(foreign)
-            or (id_ in files and len(foreign[0]) >= len(files.keys() & set(rest)))  # one stray log does not take the others of its folder along
+            or (
+                id_ in files and len(foreign[0]) >= len(files.keys() & set(rest))
+            )  # one stray log does not take the others of its folder along
             or (len(foreign[0]) > 1 and id_ in kernels and None not in kernels[id_] and kernels[id_] <= elsewhere)
         }
     return found

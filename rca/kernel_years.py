@@ -13,7 +13,9 @@ from rca.local_time import chained, filled
 
 __all__ = ["date_stamps"]
 
-_DATED: Final = re.compile(r"-(20[0-9][0-9])([0-9][0-9])([0-9][0-9])(?:\.[a-z0-9]{1,4})?$")  # logrotate's dateext: the day on which the file ended
+_DATED: Final = re.compile(
+    r"-(20[0-9][0-9])([0-9][0-9])([0-9][0-9])(?:\.[a-z0-9]{1,4})?$"
+)  # logrotate's dateext: the day on which the file ended
 YEARS_BACK: Final = 8  # of a stamp without year: so many are tried, for a 29 February
 
 Instants = tuple[datetime, datetime]

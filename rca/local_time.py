@@ -15,7 +15,9 @@ BESIDE_HOURS: Final = frozenset(  # zones in use that are no full hour, s, summe
     round(hours * 3600) for hours in (-9.5, -3.5, -2.5, 3.5, 4.5, 5.5, 5.75, 6.5, 8.75, 9.5, 10.5, 12.75, 13.75)
 )
 SLACK_S: Final = 240.0  # a stamp and an instant of one file, rank or host may be this far apart and still tell the zone
-SANE_STAMP: Final = r"^(?:2[01][0-9][0-9]-[0-9][0-9]-|[0-9][0-9]-|[0-9][0-9]:)"  # not of a clock that was never set, or torn; it may lack its year
+SANE_STAMP: Final = (
+    r"^(?:2[01][0-9][0-9]-[0-9][0-9]-|[0-9][0-9]-|[0-9][0-9]:)"  # not of a clock that was never set, or torn; it may lack its year
+)
 HALF_YEAR: Final = timedelta(days=183)
 OUT_OF_ORDER: Final = timedelta(days=60)  # lines of a file in the order of time do not lie back by more: by so much only a year has ended
 LEAP_DAY: Final = "02-29"

@@ -8,7 +8,9 @@ from typing import Final
 __all__ = ["step_said"]
 
 MAX_NAME: Final = 400  # characters of a name that are looked at
-_STEP: Final = re.compile(r"(?i)(?:^|[^a-z])(?:global_?)?(?:step|iter(?:ation)?|checkpoint|ckpt)s?[-_=]{0,3}([0-9]{1,12})(?![0-9.]*\.[0-9])")
+_STEP: Final = re.compile(
+    r"(?i)(?:^|[^a-z])(?:global_?)?(?:step|iter(?:ation)?|checkpoint|ckpt)s?[-_=]{0,3}([0-9]{1,12})(?![0-9.]*\.[0-9])"
+)
 
 
 def step_said(path: str) -> int | None:

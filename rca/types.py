@@ -53,7 +53,9 @@ _SUFFIXES = re.compile(
     r"(\.(json|jsonl|txt|log|pkl|pickle|bin|dump|trace|out|err|stderr|stdout|gz|zst|zstd|bz2|xz|main|trainer|worker[0-9]*))+$",
     re.I,
 )
-_RANK_SAID = re.compile(r"(?:^|[^a-z])(?<!node_)(?<!group_)rank[_\-=.]?([0-9]{1,7})(?![0-9])", re.I)  # those two number launchers and places
+_RANK_SAID = re.compile(
+    r"(?:^|[^a-z])(?<!node_)(?<!group_)rank[_\-=.]?([0-9]{1,7})(?![0-9])", re.I
+)  # those two number launchers and places
 _RANK_LAST = re.compile(r"(?:^|[_\-.])r?([0-9]{1,7})$")  # a number of its own at the end; digits glued to letters are a serial number
 _SAMPLE = re.compile(r"^(?:round|sample|iter|poll|snap|dump)[_\-]?([0-9]{1,6})$", re.I)
 Compression = Literal["none", "gzip", "zstd", "bz2", "xz"]
