@@ -11,7 +11,7 @@ from rca.causes import CAUSES, did_first, is_full, is_late
 from rca.commands import hostlist
 from rca.decision.endings import booked_end, stood_still, timed_out
 from rca.decision.job_size import seen_size
-from rca.rank_rows import in_rows
+from rca.rank_rows import in_rows, rows_text
 
 if TYPE_CHECKING:
     from rca.decision.job_size import JobSize
@@ -52,10 +52,8 @@ def ranks_words(ranks: tuple[int, ...], shown: int = MAX_RANKS) -> str:
 
 def ranks_ranges(ranks: Sequence[int], shown: int = MAX_RANGES) -> str:
     """`rank 3`, `ranks 0-7, 12 and 40 more`, of ranks in order: those that follow each other as one, at most `shown` such."""
-    rows = in_rows(ranks)
-    told = ", ".join(str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows[:shown])
-    left = sum(map(len, rows[shown:]))
-    return f"rank{'s' if len(ranks) > 1 else ''} {told}{f' and {left} more' if left else ''}"
+    left = sum(map(len, in_rows(ranks)[shown:]))
+    return f"rank{'s' if len(ranks) > 1 else ''} {rows_text(ranks, shown)}{f' and {left} more' if left else ''}"
 
 
 def headline(judgement: Judgement) -> str:

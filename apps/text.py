@@ -211,8 +211,8 @@ def advice_lines(advice: Advice) -> list[str]:
     if advice.differ:
         lines += _wrapped(advice.differ, "  ", "    ")
     if advice.evict_hosts:
-        on_it = f" (ranks {', '.join(map(str, advice.evict_ranks))})" if advice.evict_ranks else ""
-        lines.append(f"  evict {', '.join(advice.evict_hosts)}{on_it}")
+        on_it = f" ({ranks_ranges(advice.evict_ranks, len(advice.evict_ranks))})" if advice.evict_ranks else ""
+        lines += _wrapped(f"evict {', '.join(advice.evict_hosts)}{on_it}", "  ", "    ")
     if advice.innocent_hosts:
         lines += _wrapped(f"of these {', '.join(advice.innocent_hosts)} only go along: what stands there only waits", "  ", "    ")
     lines += [f"  $ {command}" for command in advice.commands]

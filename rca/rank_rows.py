@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["in_rows"]
+__all__ = ["in_rows", "rows_text"]
 
 
 def in_rows(ranks: Sequence[int]) -> list[list[int]]:
@@ -16,3 +16,8 @@ def in_rows(ranks: Sequence[int]) -> list[list[int]]:
         else:
             rows.append([rank])
     return rows
+
+
+def rows_text(ranks: Sequence[int], shown: int | None = None) -> str:
+    """`0-7, 12` of ranks in order; of the first `shown` rows alone."""
+    return ", ".join(str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in in_rows(ranks)[:shown])

@@ -176,7 +176,7 @@ def test_what_to_do_fits_what_failed(cause: str, ranks: tuple[int, ...], finding
 
 def test_a_network_is_looked_at_where_calls_that_nobody_ends_reach() -> None:
     calls = tuple(Finding("stuck_collective", "all_arrived", "", scope=f"{rank}", numbers={"members": [rank, rank + 4]}) for rank in (2, 3))
-    for hosts, whom in ((WHO.hosts, "what host-b,host-d share"), ({}, "what the hosts of ranks 2, 3, 6, 7 share")):
+    for hosts, whom in ((WHO.hosts, "what host-b,host-d share"), ({}, "what the hosts of ranks 2-3, 6-7 share")):
         found = advise(verdict("network_fault", (), hosts=()), replace(WHO, hosts=hosts), calls)
         assert whom in found.because
 

@@ -12,7 +12,7 @@ from rca.decision.broken_hosts import broken_hosts, broken_words
 from rca.decision.checkpoint_words import newest_whole, way_back
 from rca.decision.endings import AFTER_STALL, stood_still
 from rca.policies import Rule
-from rca.rank_rows import in_rows
+from rca.rank_rows import rows_text
 from rca.roster import Roster
 from rca.stop_words import stop_words
 from rca.types import Finding, Verdict
@@ -116,7 +116,7 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
     if action == "human" and (broken := sorted({host for f in findings if f.numbers.get("is_broken") for host in f.hosts})):
         return f"several hosts report faults of their own ({', '.join(broken)}), and which was first is open: test each before it is used again"
     if action == "human" and (wanted := [f for f in findings if f.numbers.get("samples_wanted")]):
-        apart = _runs(wanted[0].numbers["candidates"])
+        apart = rows_text(wanted[0].numbers["candidates"])
         return f"ranks {apart} stand apart, and one more round of stacks decides whether they hold the others up: {CAPTURE}, and ask again with that"
     if action == "human" and any(f.sign == "bare_stop" for f in findings):
         return BY_WHOM
@@ -128,7 +128,9 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         )
     if action == "human" and fitting:
         who, them = (
-            (f"several ranks fit ({_runs(fitting)})", "them") if len(fitting) > 1 else (f"rank {fitting[0]} may fit", "it and its peers")
+            (f"several ranks fit ({rows_text(fitting)})", "them")
+            if len(fitting) > 1
+            else (f"rank {fitting[0]} may fit", "it and its peers")
         )
         return f"{who}: take {ROUNDS} of {them}, and give a rank map with the process groups"
     if action == "human" and not findings:
@@ -192,7 +194,7 @@ def _shared_link(roster: Roster, findings: Sequence[Finding]) -> str:
     own = {host for f in network for host in f.hosts} or {str(host) for f in network for host in f.numbers.get("ends", ())}
     touched = {rank for f in network for rank in f.numbers.get("members", ())}  # of the calls that nobody ends: all others only wait behind
     nodes = [node_name(roster.spelled(host)) for host in own or roster.hosts_of(tuple(sorted(touched)))]
-    some = f"the hosts of ranks {_runs(sorted(touched))}" if touched and touched < set(roster.everyone) else "the hosts of the job"
+    some = f"the hosts of ranks {rows_text(sorted(touched))}" if touched and touched < set(roster.everyone) else "the hosts of the job"
     whom = hostlist(nodes) if nodes else some
     return (
         f"no host stands out: look at what {whom} share (switch, rail, fabric) and at the port and link of each (ibstat; on each host: Active, "
@@ -212,11 +214,6 @@ def _open_chip(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) ->
         f"state after the fault cannot be trusted{back}; which chip is wrong is open, {which}: "
         "keep them out of use until a replay (rca replay plan) clears them"
     )
-
-
-def _runs(ranks: Sequence[int]) -> str:
-    """All of them, those in a row as `0-7`."""
-    return ", ".join(f"{row[0]}-{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in in_rows(ranks))
 
 
 def _map_wanted(findings: Sequence[Finding]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from rca.commands import node_name
-from rca.rank_rows import in_rows
+from rca.rank_rows import rows_text
 from rca.roster import Roster
 from rca.types import Finding, Verdict
 from rca.weighing import FIRM_BITS, sign_of, strength
@@ -24,10 +24,9 @@ def slow_beside(verdict: Verdict, findings: Sequence[Finding], who: Roster, gone
     ranks = sorted(rank for rank in slow - set(verdict.ranks) if who.hosts.get(rank) not in gone)
     if not ranks:
         return ""
-    rows = ", ".join(str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in in_rows(ranks))
     hosts = ", ".join(node_name(who.spelled(host)) for host in who.hosts_of(tuple(ranks))) or "where it sits is not told"
     several = len(ranks) > 1
     return (
-        f"a second matter, which ended nothing: rank{'s' if several else ''} {rows} ({hosts}) {'were' if several else 'was'} slower than "
+        f"a second matter, which ended nothing: rank{'s' if several else ''} {rows_text(ranks)} ({hosts}) {'were' if several else 'was'} slower than "
         f"{'their' if several else 'its'} peers; check that host or leave it out before the restart, or steps wait for it again"
     )
