@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rca.causes import CAUSES, did_first, is_full, is_late
 from rca.commands import hostlist
-from rca.decision.endings import booked_end, stood_still, timed_out
+from rca.decision.endings import booked_end, timed_out
 from rca.decision.job_size import seen_size
 from rca.rank_rows import in_rows, rows_text
 
@@ -61,9 +61,7 @@ def headline(judgement: Judgement) -> str:
     verdict, roster = judgement.verdict, judgement.roster
     if not verdict.ranks and verdict.cause == "unknown":
         plan = judgement.advice.eviction
-        stalled = stood_still(f for o in judgement.outcomes for f in o.findings)
-        told = f"{_capital(stalled)}; why it stood still is open" if stalled is not None else _capital(verdict.summary)
-        return _group_told(plan) if plan is not None else told
+        return _group_told(plan) if plan is not None else _capital(verdict.summary)
     cause = f"{cause_words(verdict.cause)} ({percent(verdict.probability)})"
     if not verdict.ranks:
         return f"{_capital(verdict.summary)}. Cause: {cause}"

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from rca.causes import CAUSES, did_first, is_late, means
 from rca.roster import Roster
-from rca.stop_words import stop_words
+from rca.stop_words import stood_still, stop_words
 from rca.types import Finding, Hypothesis, Outcome, Verdict
 from rca.weighing import Support, Suspects, Weights, bits, explained, sign_of, strength, support, weights
 
@@ -262,6 +262,8 @@ def _summary(cause: str, ranks: Suspects, findings: Sequence[Finding], roster: R
         return f"{cause.replace('_', ' ')} on {', '.join(machine)}: {meaning}; which of its ranks it hit is not told"
     if cause != "unknown":
         return f"{cause.replace('_', ' ')}: {meaning}; no single rank is to blame as far as this evidence shows"
+    if (stalled := stood_still(findings)) is not None:
+        return f"{stalled}; why it stood still is open"
     ties = [
         f for f in findings if f.sign in ("tie", "wait_ring", "pair_disagrees", "group_apart", "sample_wanted", "level_moved", "bare_stop")
     ]

@@ -13,7 +13,7 @@ from typing import Final
 
 from rca.types import Finding
 
-__all__ = ["STOPS", "StopWords", "stop_kind", "stop_words"]
+__all__ = ["STOPS", "StopWords", "stood_still", "stop_kind", "stop_words"]
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,18 @@ def _vagueness(kind: str, reason: str) -> int:
     if kind == "stopped":
         return 2
     return int(kind == "cancelled" and _PERSON.search(reason) is None)
+
+
+def stood_still(findings: Iterable[Finding]) -> str | None:
+    """Of a job that was stopped after it had stood still: `it was cancelled after standing still for 37 min since step 1454`."""
+    found = next((f for f in findings if f.analysis == "planned_stop" and f.numbers.get("stood_still_s") is not None), None)
+    if found is None:
+        return None
+    step, kind = found.numbers["last_step"], str(found.numbers.get("stop_kind"))
+    said = STOPS[kind].says if kind in STOPS else "it was stopped"
+    return f"{said} after standing still for {_long(found.numbers['stood_still_s'])}{f' since step {step}' if step is not None else ''}"
+
+
+def _long(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 120 else f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

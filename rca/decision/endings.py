@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rca.stop_words import STOPS
 from rca.types import Finding
 
-__all__ = ["AFTER_STALL", "booked_end", "stood_still", "timed_out"]
+__all__ = ["AFTER_STALL", "booked_end", "timed_out"]
 
 PLACED: Final = frozenset(
     {"node_failed", "out_of_memory", "preempted_on_record", "stopped_on_record", "ended_as"}
@@ -33,18 +32,3 @@ AFTER_STALL: Final = (  # what to look at where a job was stopped after it had s
     "the stall is the fault, the stop only ended it: look at the minute of the last step that ended, in the logs of all ranks, the kernel logs of "
     "all hosts, and what storage and network say; if it stands still again, run `rca capture --out DIR` on each host before anybody stops it"
 )
-
-
-def stood_still(findings: Iterable[Finding]) -> str | None:
-    """Of a job that was stopped after it had stood still: `it was cancelled after standing still for 37 min since step 1454`."""
-    found = next((f for f in findings if f.analysis == "planned_stop" and f.numbers.get("stood_still_s") is not None), None)
-    if found is None:
-        return None
-    step, kind = found.numbers["last_step"], str(found.numbers.get("stop_kind"))
-    said = STOPS[kind].says if kind in STOPS else "it was stopped"
-    return f"{said} after standing still for {_long(found.numbers['stood_still_s'])}{f' since step {step}' if step is not None else ''}"
-
-
-def _long(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{seconds:.0f} s" if seconds < 120 else f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -10,11 +10,11 @@ from rca.checkpoints import Rollback, first_divergence
 from rca.commands import hostlist, node_name
 from rca.decision.broken_hosts import broken_hosts, broken_words
 from rca.decision.checkpoint_words import newest_whole, way_back
-from rca.decision.endings import AFTER_STALL, stood_still
+from rca.decision.endings import AFTER_STALL
 from rca.policies import Rule
 from rca.rank_rows import rows_text
 from rca.roster import Roster
-from rca.stop_words import stop_words
+from rca.stop_words import stood_still, stop_words
 from rca.types import Finding, Verdict
 from rca.weighing import sign_of
 
