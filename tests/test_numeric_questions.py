@@ -112,6 +112,28 @@ class TestSlowRank:
         assert ask(timed(compute), "slow_rank").status == "blind"
 
     @pytest.mark.parametrize(
+        ("slow", "mirror", "heavy", "found"),
+        [
+            ((9,), 1.0, (), [("slow_compute", (9,))]),
+            ((9,), 0.0, (), []),  # nobody waits for it
+            ((9, 10), 1.0, (), []),  # may be a stage
+            ((9,), 1.0, (12, 13, 14, 15), []),  # stages differ here
+            ((15,), 1.0, (), []),  # the end of a pipeline has more to do
+        ],
+    )
+    def test_without_a_map_one_rank_alone_for_which_all_others_wait_is_found(
+        self, slow: tuple[int, ...], mirror: float, heavy: tuple[int, ...], found: list[tuple[str, tuple[int, ...]]]
+    ) -> None:
+        compute = pace(4, 16, 30, noise=0.01)
+        compute[list(heavy)] *= 1.3
+        comm = np.full(compute.shape, 0.07) + (0.1 - compute)
+        compute[list(slow)] += 0.05
+        comm[list(slow)] -= 0.05 * mirror
+        outcome = ask(timed(compute, comm_s=comm.tolist()), "slow_rank")
+        assert accused(outcome) == found
+        assert (outcome.status == "blind") is not bool(found)
+
+    @pytest.mark.parametrize(
         ("noise", "spikes", "waves"), [(0.03, 0.0, 0.0), (0.3, 0.0, 0.0), (0.3, 0.03, 0.0), (0.1, 0.05, 0.0), (0.2, 0.0, 0.8)]
     )
     @pytest.mark.parametrize("seed", range(6))

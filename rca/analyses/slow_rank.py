@@ -16,6 +16,8 @@
 8. What makes the steps less than a tenth longer, and was so from the first steps on, proves no sick hardware: a rank may have more to do in its
    place (it logs, it holds the embedding). It is named with what it costs, and with less certainty.
 9. The same local rank of every host has more to do there, or sits badly; it is told, and nobody is accused (rca/analyses/_slow_places.py).
+10. Where nothing tells the stages, one rank alone that computes longer than all others, and for which all others wait as much longer, needs no
+   peers (rca/analyses/_mirrored_wait.py).
 """
 
 from __future__ import annotations
@@ -30,13 +32,14 @@ import polars as pl
 from rca.analyses._lasting import MIN_LENGTH, Rise, medians, over_peers, rises
 from rca.analyses._late_data import late_data
 from rca.analyses._layout import batches, hosts, unseen
+from rca.analyses._mirrored_wait import alone_and_waited_for
 from rca.analyses._slow_passing import for_a_while, passed
 from rca.analyses._slow_places import SamePlace, local_places, parted, same_place
 from rca.analyses._step_times import Times, began, cite_step, times
 from rca.analyses._time_units import PARTS, OddTimes
 from rca.analyses._uneven_work import COSTS, uneven
 from rca.analyses._words import ranks_text
-from rca.analyses._workload import WARM_UP, by_stage, loads, work, workload
+from rca.analyses._workload import WARM_UP, aligned, by_stage, loads, work, workload
 from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
@@ -103,12 +106,16 @@ def analyse(case: Tables) -> Sequence[Finding]:
             for row, load in laden.items():
                 expected[row] = load.expected
         slow, same, blind = _slow(compute, stage, expected, at)
+        lone = None if stage or slow or same or expected is not None else alone_and_waited_for(compute.values, aligned(of, "comm_s"))
+        if lone is not None:
+            slow, blind = [rise for rise in rises(over_peers(np.log(compute.values)), least=SLOWER) if rise.row == lone], ""
         found += [same_place(place, compute, rows, "compute_s") for place in same]
         work_is = case.derive(uneven)
         if slow and work_is is not None and {compute.ranks[rise.row] for rise in slow} <= work_is.replicas.keys():
             slow, blind = [], "a replica is longer on all its stages: its batches, and no rank, as far as this tells (uneven_work)"
         if slow:
-            found.append(_finding("slow_compute", slow, compute, rows, case))
+            told = _finding("slow_compute", slow, compute, rows, case)
+            found.append(told if lone is None else replace(told, says=f"{told.says}; all others wait as much longer in communication"))
         elif work_is is not None and (work_is.is_batches or work_is.heavy):
             blind = blind or "no rank is slower than its peers, but the work itself is uneven (uneven_work): a slower rank may hide in it"
         elif more := sorted(compute.ranks[row] for row, load in laden.items() if load.longer >= MILDLY):
