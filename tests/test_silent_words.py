@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from rca.analyses._wait_graph import Call, Waits
 from rca.analyses._wait_words import says_absent
 from rca.case import MemoryCase
 from rca.questions import ask
 from rca.tables import TABLES
+
+GAVE_UP = (
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600040 milliseconds"
+)
 
 
 def stalled(world: int, a_host: int, silent: range) -> MemoryCase:
@@ -55,3 +60,19 @@ def test_who_waits_in_another_call_is_not_told_as_waiting_in_the_first_one() -> 
             waits.awaited.setdefault(rank, []).append(node)
     says = says_absent(waits, sorted(lost), "host-1 left no dump")
     assert says == "host-1 left no dump, and ranks 0, 1 wait for them in all_reduce #4 of their 2 dp groups; 6 ranks wait in all"
+
+
+@pytest.mark.parametrize(
+    ("seq", "group_rank", "accused"),
+    [(4, 2, []), (4, None, []), (3, 2, [(9,)]), (4, 1, [(9,)])],
+    ids=["there", "place not told", "in another call", "in another group"],
+)
+def test_who_left_no_dump_and_gave_up_that_very_call_is_not_awaited_in_it(
+    seq: int, group_rank: int | None, accused: list[tuple[int, ...]]
+) -> None:
+    case = stalled(12, 4, range(0))
+    lost = {name: case.table(name).filter(pl.col("evidence_id") != "d9").collect() for name in ("collectives", "dump_index", "dumps")}
+    line = {"evidence_id": ["l"], "record": ["L1"], "rank": [9], "signature": ["nccl_watchdog_timeout"], "message": [GAVE_UP.format(seq)]}
+    logged = TABLES["log_events"].frame({**line, "group_rank": [group_rank]})
+    outcome = ask(MemoryCase({**lost, "memberships": case.table("memberships").collect(), "log_events": logged}), "first_silent_rank")
+    assert [finding.ranks for finding in outcome.findings] == accused

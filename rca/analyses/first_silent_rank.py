@@ -1,6 +1,7 @@
 """Which rank did the others wait for first, while itself waiting for nobody?
 
-1. Build the wait graph from the flight recorder (`_waits`): every rank's first unfinished call, and who has not arrived at it.
+1. Build the wait graph from the flight recorder (`_waits`): every rank's first unfinished call, and who has not arrived at it. A rank without a dump
+   whose own log gives up that call has arrived (`_given_up`).
 2. A job that still moves (stacks change between samples) has no silent rank; neither has one in which nobody waits.
 3. Follow the waits to their roots: ranks that others wait for and that wait for nobody. A rank whose stack shows it waiting for others is
    a victim of a call the recorder does not show (gloo records no send or recv), not a root.
@@ -22,6 +23,8 @@ import polars as pl
 
 from rca.analyses._awaited_place import SIGNS as SIGNS_OF_PLACE
 from rca.analyses._awaited_place import awaited_place
+from rca.analyses._given_up import READS as LOG_READS
+from rca.analyses._given_up import but_given_up
 from rca.analyses._new_call import new_to_both
 from rca.analyses._stack_views import WAITS_FOR_OTHERS, Loop, View, cite_view, in_loop, main_motion, main_views, seen
 from rca.analyses._wait_graph import Waits, cite_call, group_name
@@ -32,7 +35,7 @@ from rca.errors import NotEnoughEvidence
 from rca.types import Cite, Finding, Sign, Tables
 
 NEEDS = ("dumps", "collectives")
-USES = ("group_status", "memberships", "ranks", "stacks", "stack_frames", "dump_index")
+USES = tuple(sorted({"group_status", "memberships", "ranks", "stacks", "stack_frames", "dump_index", *LOG_READS}))
 
 SIGNS = {
     "never_joined": Sign(
@@ -111,6 +114,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
         if not waits.last:
             raise NotEnoughEvidence("no call in any dump has a rank: nothing says which rank a dump is of")
         return ()
+    waits = but_given_up(case, waits)
     views = case.derive(main_views)
     loop, motion = case.derive(main_motion)
     if motion.job_moves:
