@@ -677,7 +677,23 @@ class TestFirstException:
 
     def test_an_exception_that_is_told_goes_before_a_torn_one(self) -> None:
         job = self.raised().log(0, "python_traceback", None, "", frames=["forward (model.py:10)"]).log(0, "log_breaks_off", None)
-        assert (job.only("first_exception").sign, job.only("first_exception").ranks) == ("raised", (3,))
+        told = {f.sign: f for f in job.ask("first_exception").findings}
+        assert told["raised"].ranks == (3,)
+        assert "(torn before it says what), and nothing dates it before the first fault, that of rank 3" in told["followed"].says
+
+    def test_what_followed_the_first_fault_is_mentioned_and_counts_for_nothing(self) -> None:
+        """Whoever searches the logs for exceptions meets it first."""
+        job = Job().died(1, 20, -9, "SIGKILL").agent("elastic_failed", 21)
+        job.add("log_events", "agent", rank=6, signature="python_traceback", exception="AttributeError", message="no item")
+        found = job.only("first_exception")
+        assert (found.sign, found.ranks, support([found], [])) == ("followed", (), {})
+        assert "rank 6 raised an exception too (AttributeError: no item), after the first fault, that of rank 1" in found.says
+
+    def test_those_that_raised_the_same_as_nearly_all_are_counted_though_their_launcher_closed_them(self) -> None:
+        job = Job()
+        for rank in range(8):
+            job.log(rank, "python_traceback", None, exception="OSError", text="[Errno 116] Stale file handle")
+        assert job.closed((7,), 30).only("first_exception").says.startswith("ranks 0, 1, 2, 3, 4, 5, 6, 7: ")
 
     def test_torn_logs_without_a_word_leave_the_question_open(self) -> None:
         assert Job().ask("first_exception").status == "clear"
@@ -700,7 +716,7 @@ class TestFirstException:
         for rank in range(8):
             for step in range(5):
                 job.add("steps", f"t-{rank}", rank=rank, step=step, started_at=at(step), step_s=0.1)
-        assert job.only("first_exception").ranks == (3,)
+        assert {f.sign: f.ranks for f in job.ask("first_exception").findings} == {"raised": (3,), "followed": ()}
 
     def test_an_exception_while_the_job_is_stopped_is_part_of_the_stop(self) -> None:
         announced().log(2, "python_traceback", 19.8, exception="ValueError", text="I/O operation on closed file").quiet("first_exception")
@@ -1029,6 +1045,18 @@ class TestQuietLog:
     def test_who_alone_did_not_complain_never_came(self) -> None:
         found = self.waiting(range(1, 8)).only("quiet_log")
         assert (found.sign, found.ranks, found.explains) == ("quiet_rank", (0,), tuple(range(1, 8)))
+
+    def test_first_stamps_of_hosts_that_lie_minutes_apart_are_told_as_such(self) -> None:
+        """What timed out first is then a matter of clocks."""
+        says = {}
+        for late in (40.0, 400.0):
+            job = Job()
+            for rank in range(8):
+                job.log(rank, "nccl_watchdog_timeout", late if rank < 2 else 40.0)
+            says[late] = job.only("quiet_log").says
+        assert "every rank timed out so" in says[40.0]
+        assert "apart:" not in says[40.0]
+        assert "lie up to 360 s apart" in says[400.0]
 
     @pytest.mark.parametrize("ranks", [range(8), range(2, 8), range(4)])
     def test_no_answer_when_nobody_or_several_are_quiet(self, ranks: range) -> None:

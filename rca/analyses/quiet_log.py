@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from rca.analyses._faults import TIMED_OUT, Story, complains, story
 from rca.analyses._job_logs import READS, Line, cite_line
@@ -33,6 +34,7 @@ SIGNS = {
 
 MIN_RANKS = 3  # with two, either may have waited for the other
 MAX_CITES = 6
+APART_S = 60.0  # more than a watchdog's rounds and the start of a step keep ranks of one stall apart
 _CALL = re.compile(r"SeqNum=[0-9]+, OpType=\w+")  # of the work that the watchdog of PyTorch's NCCL backend gave up
 
 
@@ -64,17 +66,32 @@ def _only_waited(told: Story, timed_out: Mapping[int | None, Line]) -> Finding:
     last, others = earliest(timed_out.values()), sorted(told.logs.everyone - set(ranks))
     call = next((found[0] for line in timed_out.values() if (found := _CALL.search(line.text))), None)
     says = f"{ranks_text(ranks)} waited in vain until their time-outs ended them"
-    says += f", the first at {last.at:%H:%M:%S} UTC" if last is not None and last.at is not None else ""
+    if last is not None and last.at is not None:
+        says += f", the first at {last.at:%H:%M:%S} UTC{_apart(told, timed_out.values())}"
     says += f" ({call})" if call else ""
     says += f": these are symptoms, and {_others(others)}"
     cites = tuple(cite_line(timed_out[rank]) for rank in ranks)[:MAX_CITES]
     return Finding("quiet_log", "only_waited", says, scope="only waited", numbers={"timed_out": ranks, "awaited": call}, cites=cites)
 
 
+def _apart(told: Story, lines: Iterable[Line]) -> str:
+    """That the clocks of hosts contradict each other: ranks that wait for each other time out within moments, by the time that they began to wait."""
+    firsts: dict[str, datetime] = {}
+    for line in lines:
+        clock = line.clock or told.logs.hosts.get(line.rank or 0)
+        if line.at is not None and clock is not None:
+            firsts[clock] = min(line.at, firsts.get(clock, line.at))
+    apart_s = (max(firsts.values()) - min(firsts.values())).total_seconds() if firsts else 0.0
+    if apart_s <= APART_S:
+        return ""
+    first = min(firsts, key=lambda clock: (firsts[clock], clock))
+    return f" by the clock of {first} (the first stamps of hosts lie up to {apart_s:.0f} s apart: their clocks differ, or waits began so far apart)"
+
+
 def _others(ranks: Sequence[int]) -> str:
     """What of the ranks beside those that only waited; which they are is told with what was not seen."""
     if not ranks:
-        return "all ranks show the same"
+        return "every rank timed out so: none is told apart"
     return f"the log of rank {ranks[0]} would tell more" if len(ranks) == 1 else f"the logs of the other {len(ranks)} ranks would tell more"
 
 
