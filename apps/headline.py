@@ -30,7 +30,7 @@ ENDED_WELL: Final = "ended well"
 _MEMBERS: Final = re.compile(r" \([^()]*\)")
 _SIZES: Final = re.compile(r" \[\S*\](?: -> \[\S*\])?")
 _MENTIONS: Final = frozenset(
-    {"stop_after_fault", "outlived", "tie", "end_unread", "ended_well"}
+    {"stop_after_fault", "outlived", "followed", "tie", "end_unread", "ended_well"}
 )  # signs that say nothing of how the job ended
 
 

@@ -15,6 +15,8 @@
    that record (an Xid) tells a broken device from a wrong kernel of the program: it accuses its rank, and leaves both causes open.
 8. An exception in a log that does not say whose it is (one file of all ranks, without labels) tells the cause, and nobody's rank; beside a fault
    whose rank is known it is mentioned.
+9. Exceptions of ranks' own that come after the first fault, or that nothing dates before it, count for nothing and are mentioned in one line:
+   whoever searches the logs meets them. Where nearly all ranks raised the same, those that did so later are counted among them.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from rca.analyses._faults import DEATHS, Fault, Story, story
 from rca.analyses._job_logs import READS, JobLogs, Line, cite_line, step_at_end
 from rca.analyses._moments import failed
 from rca.analyses._sample_names import sample_names
+from rca.analyses._stops import earliest
 from rca.analyses._words import quoted, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -61,11 +64,13 @@ SIGNS = {
     ),
     "tie": Sign("tie", ("unknown",)),
     "outlived": Sign("mention", ()),
+    "followed": Sign("mention", ()),
     "elsewhere": Sign("mention", ()),
     "unplaced": Sign("mention", ()),
 }
 
 MAX_CITES = 6
+MAX_QUOTED = 3  # exceptions quoted of those that followed
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|\((?:\S*/)?torch/|<frozen ")  # whose frames are no code of the job
 MAX_FRAMES = 6  # shown of a traceback
 _WHAT = {
@@ -93,7 +98,7 @@ def analyse(case: Tables) -> Sequence[Finding]:
     if not told.logs.lines:
         raise NotEnoughEvidence("the logs here are of another job or launch")
     own = [fault for fault in told.first if fault.kind not in DEATHS]
-    mentioned = _outlived([fault for fault in told.outlived if fault.kind not in DEATHS])
+    mentioned = [*_outlived([fault for fault in told.outlived if fault.kind not in DEATHS]), *_followed(told)]
     if own:
         found = _tie(told) if len({fault.kind for fault in told.first}) > 1 else _finding(case, told, own)
         return [found, *mentioned, *_beside(told)]
@@ -116,7 +121,7 @@ def _own_frame(frames: Sequence[str]) -> str | None:
 def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
     """One kind of fault: of one rank, of several that name the same sample, of nearly all, or of several nobody can tell apart."""
     logs, fault = told.logs, faults[0]
-    everybody = tuple(sorted({rank for f in faults for rank in f.ranks}))
+    everybody = tuple(sorted({rank for f in (*faults, *_likewise(told)) for rank in f.ranks}))
     lines = [line for f in faults for line in f.lines]
     samples = sorted({s for line in lines for s in (line.sample_ids or sample_names(line.exception, line.text, line.frames))})
     same_sample = len(samples) == 1 and not told.is_everywhere
@@ -185,6 +190,44 @@ def _outlived(over: Sequence[Fault]) -> list[Finding]:
         cites = tuple(cite_line(line) for fault in faults for line in fault.lines)[:MAX_CITES]
         found.append(Finding("first_exception", sign, says, scope=f"{sign} {ranks}", numbers={"logged_by": list(ranks)}, cites=cites))
     return found
+
+
+def _likewise(told: Story) -> list[Fault]:
+    """Faults that were set aside as later and are the very one that nearly all ranks have: with nobody accused, their order is of no matter."""
+    alike = {(fault.kind, fault.line.exception) for fault in told.first} if told.is_everywhere else set()
+    return [fault for fault in told.others if (fault.kind, fault.line.exception) in alike]
+
+
+def _followed(told: Story) -> list[Finding]:
+    """Exceptions of ranks' own that count for nothing, since they came after the first fault or nothing dates them before it."""
+    alike = set(map(id, _likewise(told)))
+    others = [fault for fault in told.others if fault.kind not in DEATHS and id(fault) not in alike]
+    first = earliest(fault.line for fault in told.first)
+    if not others or first is None:
+        return []
+    by_text: dict[str, list[int]] = {}
+    for fault in others:
+        by_text.setdefault(quoted(fault.line.said, 120) or "torn before it says what", []).extend(fault.ranks)
+    ranks, shown = sorted({rank for fault in others for rank in fault.ranks}), list(by_text.items())[:MAX_QUOTED]
+    each = "; ".join(f"{ranks_text(sorted(whose))}: {text}" if len(by_text) > 1 else text for text, whose in shown)
+    each += f"; and {len(by_text) - MAX_QUOTED} more" if len(by_text) > MAX_QUOTED else ""
+    when = "after" if _are_later(told, others, first) else "and nothing dates it before"
+    whose_first = ranks_text(sorted({rank for fault in told.first for rank in fault.ranks}))
+    says = f"{ranks_text(ranks)} raised an exception too ({each}), {when} the first fault, that of {whose_first}: "
+    says += "taken for a consequence, and not counted"
+    cites = tuple(cite_line(fault.line) for fault in others)[:MAX_QUOTED]
+    return [Finding("first_exception", "followed", says, scope=f"followed {ranks}", numbers={"logged_by": ranks}, cites=cites)]
+
+
+def _are_later(told: Story, faults: Sequence[Fault], first: Line) -> bool:
+    """Whether all of these came after the first fault, by their stamps or by those of lines above them in their file."""
+    wanted, passed = {id(fault.line) for fault in faults}, set[str]()  # files in which the first fault is past
+    for line in told.logs.lines:  # by file and place
+        if line.at is not None and told.logs.order(line, first) == 1:
+            passed.add(line.evidence_id)
+        if line.evidence_id in passed:
+            wanted.discard(id(line))
+    return not wanted
 
 
 def _unplaced(case: Tables, told: Story) -> Finding:
