@@ -10,6 +10,7 @@ import pytest
 from _kernel_case import kernel_case
 
 from rca.analyses import fatal_xid
+from rca.errors import NotEnoughEvidence
 
 AT = datetime(2026, 3, 1, 10, 0, 0, tzinfo=UTC)
 DOWN = "2026-03-01T10:00:0{n},000000+00:00 mlx5_core 0000:4f:00.0: Port: 1 Link DOWN\n"
@@ -51,3 +52,23 @@ def test_whose_links_are_down(tmp_path: Path, hosts: str, groups: tuple[tuple[in
     case = kernel_case(tmp_path, logs, {name: name.removesuffix(".log") for name in logs}, **rows(*groups))
     (found,) = fatal_xid.analyse(case)
     assert (found.sign, found.ranks, found.hosts) == ("network_record", ranks, tuple(f"host-{host}" for host in hosts))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "after", "found"),
+    [
+        ("ab", "", ["host-a", "host-b"]),  # nothing else tells when the job ran
+        ("ab", "2026-03-01T12:00:00,000000+00:00 EDAC MC: Ver: 3.0.0\n", []),  # the logs go on for hours
+        ("ab", "2026-03-01T10:00:09,000000+00:00 mlx5_core 0000:4f:00.0: Port: 1 Link ACTIVE\n", []),
+        ("a", "", []),  # one port alone: any host has some that no job uses
+    ],
+)
+def test_links_that_go_down_together_need_no_log_of_the_job(tmp_path: Path, hosts: str, after: str, found: list[str]) -> None:
+    logs = {f"host-{host}.log": DOWN.format(n=n) + after for n, host in enumerate(hosts)}
+    case = kernel_case(tmp_path, logs, {name: name.removesuffix(".log") for name in logs}, ranks=RANKS)
+    try:
+        (one,) = fatal_xid.analyse(case) or (None,)
+    except NotEnoughEvidence:
+        one = None
+    assert (list(one.hosts) if one else []) == found
+    assert one is None or ("a switch" in one.says and not one.ranks and len(one.cites) == len(hosts))

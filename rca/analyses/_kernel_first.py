@@ -7,13 +7,12 @@ from typing import Final
 
 from rca.analyses._faults import Story
 from rca.analyses._kernel_events import Record
+from rca.analyses._kernel_links import LINKS, ONE_SWITCH_S
 from rca.analyses._kernel_roots import Scene
-from rca.analyses._kernel_who import LINKS
 
 __all__ = ["first_roots"]
 
 MAX_COMPARED: Final = 32  # earliest roots that each other one is compared with
-ONE_SWITCH_S: Final = 5.0  # links of several hosts that go down within so much are one fault: each notices it when its driver next looks
 SAME_LINK_S: Final = 2.0  # both ends of a link, on one host, tell its loss within so much
 
 

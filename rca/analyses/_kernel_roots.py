@@ -30,6 +30,7 @@ from rca.analyses._kernel_when import (
     AFTER,
     BEFORE,
     after_the_end,
+    last_down,
     last_of_storage,
     last_records,
     last_undated,
@@ -108,10 +109,12 @@ def scene(case: Tables, told: Story) -> Scene:
     span = of_the_job(told.logs) or last_records(case, near, wait_s) or dead
     stuck = None if span is not None else last_of_storage(case, everything, told.logs.hosts_of(case.derive(in_storage)))
     span = span or stuck
+    down = last_down(case, near) if span is None else []
+    span = span or _span_of(down)
     dated = [r for r in everything if r.line.at is not None and span is not None]
     in_time = [r for r in dated if span is not None and r.line.at is not None and span[0] - BEFORE <= r.line.at <= span[1] + AFTER]
     if told.logs.span is None:
-        in_time = [r for r in in_time if r.of_gpus or (stuck and r.kind.startswith("storage")) or _within(r, dead)]
+        in_time = [r for r in in_time if r.of_gpus or (stuck and r.kind.startswith("storage")) or r in down or _within(r, dead)]
     in_time += undated_of_the_job(case, told.logs, everything, wait_s)
     final = {id(r) for r in of_the_dead(case, told.logs, everything)}
     in_time += [r for r in everything if id(r) in final and id(r) not in {id(known) for known in in_time}]
@@ -160,6 +163,11 @@ def scene(case: Tables, told: Story) -> Scene:
         (*not_counted(everything, [*live, *roots], reasons(everything, live, span, in_time, told, steps) | far), *disks, *unheard),
         tuple(strangers),
     )
+
+
+def _span_of(records: Sequence[Record]) -> tuple[datetime, datetime] | None:
+    moments = [r.line.at for r in records if r.line.at is not None]
+    return (min(moments), max(moments)) if moments else None
 
 
 def _within(record: Record, span: tuple[datetime, datetime] | None) -> bool:

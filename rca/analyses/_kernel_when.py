@@ -19,6 +19,7 @@ from rca.analyses._faults import TIMED_OUT, Fault, Story
 from rca.analyses._job_logs import JobLogs, Line
 from rca.analyses._kernel_events import Record
 from rca.analyses._kernel_last import GAP_S, last_chain, waited_s
+from rca.analyses._kernel_links import last_links
 from rca.analyses._kernel_undated import before_the_end
 from rca.analyses._own_faults import is_programs_own
 from rca.clocks import clocks
@@ -32,6 +33,7 @@ __all__ = [
     "OTHER_FIRST",
     "OUTLIVED",
     "after_the_end",
+    "last_down",
     "last_of_storage",
     "last_records",
     "last_undated",
@@ -145,6 +147,11 @@ def last_of_storage(case: Tables, records: Iterable[Record], hosts: Collection[s
         )
     ]
     return (min(near), max(near)) if near else None
+
+
+def last_down(case: Tables, records: Iterable[Record]) -> list[Record]:
+    """Links of several hosts that went down together near the end of the logs."""
+    return last_links(records, _end_of_logs(case), NEAR_THE_END.total_seconds())
 
 
 def undated_of_the_job(case: Tables, logs: JobLogs, records: Sequence[Record], wait_s: float) -> list[Record]:

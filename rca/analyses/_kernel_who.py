@@ -12,17 +12,17 @@ from typing import Final
 
 from rca.analyses._faults import Story
 from rca.analyses._kernel_events import Record
+from rca.analyses._kernel_links import LINKS
 from rca.analyses._kernel_roots import Scene
 from rca.analyses._kernel_users import TRAINS, users_of
 from rca.analyses._storage_hints import in_storage
 from rca.analyses._waits import build_waits
 from rca.types import Tables
 
-__all__ = ["LINKS", "WEAK_SIGN", "contradicts", "cut_off", "ranks_of"]
+__all__ = ["WEAK_SIGN", "contradicts", "cut_off", "ranks_of"]
 
 _OF_STORAGE: Final = frozenset({"storage_record", "hung_task_record"})
 _OF_PROGRAMS: Final = frozenset({"application_record"})  # a program did it, wherever it ran
-LINKS: Final = frozenset({"nic", "ib"})  # kinds of the network
 WEAK_SIGN: Mapping[str, str] = {"storage_stall": "weak_storage_record", "network_fault": "weak_network_record"}
 NO_FAULT: Final = frozenset({*WEAK_SIGN.values(), "weak_gpu_bus_record", "weak_bus_record", "short_stall_record"})  # they name no rank
 _ON_DEVICE = frozenset(

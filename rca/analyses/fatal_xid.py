@@ -28,6 +28,7 @@ from rca.analyses._kernel_aside import Aside, aside_words, broken_beside, of_wei
 from rca.analyses._kernel_borne_out import is_borne_out
 from rca.analyses._kernel_events import UNNAMED, Record, waits_for_gpus
 from rca.analyses._kernel_first import first_roots
+from rca.analyses._kernel_links import went_together
 from rca.analyses._kernel_others import MAX_CITES, bystander, peers, program, shared, unread_hosts
 from rca.analyses._kernel_policy import policy_of, ruled, sites_rule
 from rca.analyses._kernel_programs import has_steps
@@ -194,7 +195,12 @@ def _finding(
         says += "".join(
             f", that of {r.host_words} {named(r)}{on_devices([r])}{when(r)}" for r in list(others.values())[::-1][:MAX_FOLLOWING]
         )
-    if not alone:
+    if went_together(roots):
+        hosts = sorted({r.host_words for r in roots})
+        says += f"; links of {len(hosts)} hosts ({', '.join(hosts)}) went down within seconds, and no line says that they came back: "
+        says += "what they share, a switch or its uplink, not one host"
+        says += f"; calls that nobody ends all reach them ({ranks_text(ranks)})" if ranks else ""
+    elif not alone:
         says += f"; {len({r.host for r in roots})} hosts report faults, and "
         says += "calls that nobody ends all reach them" if ranks else "which was first the clocks do not tell"
     if root in seen.repeated:
