@@ -53,6 +53,19 @@ def test_figure_7_of_byterobust_evicts_machines_12_to_15_and_suspects_15(told: s
     assert plan.alternative["hosts"] == ["m15"]
 
 
+def test_stages_without_a_rule_add_the_rest_of_the_copy_that_stands_apart() -> None:
+    """Half of the copies hang in the first stages, joined by their experts, and only in the last stage the one that is at fault is the exception."""
+    at = {rank: FIGURE_7.at[rank] for rank in range(32)}
+    places = {rank: "device" if a["dp"] == 3 or (a["dp"] == 2 and a["pp"] < 3) else "grad_sync" for rank, a in at.items()}
+    case = tables(FIGURE_7, [places] * 2)
+    finding = found(case)
+    assert finding.numbers["outliers"] == [30, 31]
+    assert finding.hosts == ("m12", "m13", "m14", "m15")
+    plan = eviction_plan([finding], roster(case))
+    assert plan is not None
+    assert (plan.hosts, plan.machine_precision) == (("m12", "m13", "m14", "m15"), 0.25)
+
+
 INSIDE = {0: "irecv", 1: "irecv", 2: "isend", 3: "all_gather"}  # stage -> where its ranks stand while the pipeline works
 
 

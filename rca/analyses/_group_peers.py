@@ -3,7 +3,9 @@
 1. Ranks of a stage do the same in every copy of the model. A pattern that is seen in more than half of the copies is the rule there; several
    may be (the tensor rank that loads, and those that wait for it). Where fewer than three copies are known, every rank counts as one.
 2. A stage has a rule when most of its ranks follow one; everybody else there stands apart. Stages differ legitimately and are never compared.
-3. Of several samples a rank's most frequent stack counts, and whoever follows the rule in one of them does not stand apart: it was on its way.
+3. Where a stage has no rule, because half of the copies or more hang in it as well, nobody is odd there. But who is of the same copy as those apart,
+   and in the same place, is with them: a copy is no smaller than what of it hangs.
+4. Of several samples a rank's most frequent stack counts, and whoever follows the rule in one of them does not stand apart: it was on its way.
 Source: ByteRobust (SOSP'25, arXiv 2509.16293, section 5), which compares all ranks; per stage, and per copy, is ours.
 """
 
@@ -40,6 +42,7 @@ class Apart:
     share: float  # of the ranks in stages with a rule, that follow it: the dominance share
     num_stages: int  # with a rule
     ruled: tuple[int, ...]  # ranks in stages with a rule
+    beside: tuple[int, ...]  # ranks in stages without one, of the same copies and in the same places as those apart
     sizes: tuple[int, ...]  # of the groups of like stacks over all stages, largest first
 
 
@@ -76,6 +79,7 @@ def apart(job: Scene, usual: Mapping[int, View], stages: Mapping[int, Hashable],
         by_stage[stages.get(rank)].append(rank)
     found: list[int] = []
     ruled: list[int] = []
+    open_: list[int] = []
     num_stages = 0
     for members in by_stage.values():
         rule = _rule(members, of_rank, copy_of)
@@ -86,9 +90,14 @@ def apart(job: Scene, usual: Mapping[int, View], stages: Mapping[int, Hashable],
             found += odd
             ruled += members
             num_stages += 1
+        else:
+            open_ += members
+    there = {(copy_of[rank], of_rank[rank]) for rank in found if rank in copy_of}
+    beside = sorted(rank for rank in open_ if (copy_of.get(rank), of_rank[rank]) in there)
     share = 1.0 - len(found) / len(ruled) if ruled else 0.0
     sizes = Counter([view.frames for view in usual.values()] + [(view.dump_status,) for view in job.failed.values()])
-    return Apart(tuple(sorted(found)), share, num_stages, tuple(sorted(ruled)), tuple(sorted(sizes.values(), reverse=True)))
+    shown = tuple(sorted(sizes.values(), reverse=True))
+    return Apart(tuple(sorted(found)), share, num_stages, tuple(sorted(ruled)), tuple(beside), shown)
 
 
 def _rule(members: Sequence[int], of_rank: Mapping[int, Hashable], copy_of: Mapping[int, Hashable]) -> set[Hashable]:

@@ -153,13 +153,17 @@ def _sample_wanted(job: _Job) -> Finding:
 def _of_group(job: _Job, *, is_told: bool) -> Finding:
     """Steps 1 to 3, 6 and 7. `is_told`: that others are waited for; where it is not, a place in the program's own code may be such a wait."""
     odd, on = job.apart.ranks, hosts(job.case)
-    found = cover(odd, job.case.derive(parts), len(job.everyone | set(on)))
+    hang = (*odd, *job.apart.beside)
+    found = cover(hang, job.case.derive(parts), len(job.everyone | set(on)))
     acting = [rank for rank in odd if label(job.view(rank)) == ACTS and (is_told or hidden_wait(job.view(rank)) is None)]
     if len(acting) == 1 and _stays(job, acting[0]) and (is_told or job.view(acting[0]).activity == "dataloader"):
         return _of_rank(job, acting[0], found)  # a batch that is missing so long is missing, whatever the others do
     suspects = acting or _end_of_chain(job)
     stands = "stands apart from its pipeline stage" if len(odd) == 1 else "stand apart from their pipeline stages"
-    says = f"{ranks_text(odd)} {stands}, where {job.apart.share:.0%} of the ranks look alike; {_shared(found)}"
+    says = f"{ranks_text(odd)} {stands}, where {job.apart.share:.0%} of the ranks look alike"
+    if job.apart.beside:
+        says += f"; {ranks_text(job.apart.beside)} of the same copies of the model are in the same place, in stages where others are too"
+    says += f"; {_shared(found)}"
     if 0 < len(suspects) < len(odd) or not is_told:
         says += f"; {_doing(job, suspects or odd)}{', the others wait for others' if is_told else ''}"
     elif not acting:
@@ -173,10 +177,10 @@ def _of_group(job: _Job, *, is_told: bool) -> Finding:
         says += ", at a point that all others have yet to reach: these are ahead and wait, and what holds the others up is among those"
     if unseen:
         says += f"; {ranks_text(unseen)} there left no stack inside the loop and may be what they wait for"
-    numbers = _numbers(job) | {"candidates": sorted(job.everyone - set(odd) if is_ahead else {*(suspects or odd), *unseen})}
+    numbers = _numbers(job) | {"candidates": sorted(job.everyone - set(odd) if is_ahead else {*(suspects or hang), *unseen})}
     if found is not None and not is_once and not unseen and not is_ahead and _may_go(job, found, acting, suspects):
-        numbers["cover"] = numbers_of(found, odd, suspects)
-    ranks = found.ranks if found is not None else frozenset(odd)
+        numbers["cover"] = numbers_of(found, hang, suspects)
+    ranks = found.ranks if found is not None else frozenset(hang)
     where = tuple(sorted({on[rank] for rank in ranks if rank in on and not is_ahead}))
     is_note = is_once or is_ahead or not (is_told or "cover" in numbers)
     return Finding(
@@ -200,7 +204,7 @@ def _may_go(job: _Job, found: Cover, acting: Sequence[int], suspects: Sequence[i
         return all(rank in job.shown.failed for rank in acting)
     if len(suspects) == 1 and suspects[0] not in job.shown.failed and hidden_wait(job.view(suspects[0])) == "place":
         return False  # alone in a place of the program, which may be its own doing: no host goes for what code does
-    is_told = any(label(job.view(rank)) != P2P for rank in odd) or found.ranks & job.everyone <= set(odd)
+    is_told = any(label(job.view(rank)) != P2P for rank in odd) or found.ranks & job.everyone <= {*odd, *job.apart.beside}
     return len(odd) > 1 and is_told
 
 
