@@ -13,6 +13,7 @@ from rca.causes import CAUSES
 from rca.decision.facts import NO_FACTS, Alerts, Facts
 from rca.decision.history import Fault, Past, repeats, same_fault
 from rca.decision.shrink import is_needed
+from rca.decision.stop_time import stop_time_checks
 from rca.decision.tree import BRANCHES, FLAPS
 from rca.settings import SAME_FAULT_RESTARTS, Settings
 from rca.types import Finding, Hypothesis, Verdict
@@ -125,6 +126,11 @@ def test_who_is_checked_after_an_eviction_are_the_hosts_that_stay() -> None:
     assert any("all_gather_perf" in line for line in checks)
     assert any("double_run" in line for line in checks)  # bits are compared where a chip may be wrong
     assert not any("double_run" in line for step in advised(verdict("user_exception")).next for line in step["run"])
+
+
+def test_no_host_that_stays_is_left_unchecked() -> None:
+    checks = stop_time_checks([f"node{n:03d}" for n in range(40)], layer="unknown", gpus_per_host=8)
+    assert all("-w 'node[000-039]'" in line for line in checks[:2])
 
 
 class TestRetries:

@@ -15,14 +15,13 @@ from rca.replay import COMMANDS
 
 __all__ = ["stop_time_checks"]
 
-SHOWN: Final = 16  # hosts named in one command
 NUMERIC: Final = ("numeric", "hardware")  # layers of a verdict for which bits are compared
 GPUS: Final = 8  # of a host, where a map does not tell
 
 
 def stop_time_checks(hosts: Sequence[str], *, layer: str, gpus_per_host: int | None) -> tuple[str, ...]:
     """The commands for these hosts, spelled as their scheduler does; placeholders where none is known."""
-    where = host_list(hosts, SHOWN) or "HOSTS"
+    where = host_list(hosts, len(hosts)) or "HOSTS"  # all: whoever is left out counts as checked
     gpus = gpus_per_host or GPUS
     lines = [
         f"pdsh -w {where} 'sudo dcgmi diag -r 3'   # about 15 min a host; where NVIDIA's EUD is installed: dcgmi diag -r eud",
