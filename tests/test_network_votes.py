@@ -310,3 +310,23 @@ def test_hosts_whose_links_went_down_are_cut_off_where_every_report_crosses(
     down = [{"evidence_id": f"dmesg-{host}", "record": "L1", "host": HOSTS[host], "kind": "nic", "message": "Link down"} for host in (2, 3)]
     found = votes(MemoryCase(tables | {"kernel_events": TABLES["kernel_events"].rows(down)}))
     assert (found["accused"].ranks if "accused" in found else ()) == ranks
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("", "blind"),  # the start of a rank tells nothing of the time of trouble
+        ('[rank0]: Traceback (most recent call last):\n  File "/w/train.py", line 3, in step\nValueError: bad\n', "clear"),
+    ],
+)
+def test_who_read_no_output_of_ranks_at_work_did_not_look(line: str, status: str, tmp_path: Path) -> None:
+    file = tmp_path / "host-0.log"
+    file.write_text(
+        f"I1101 21:42:54.878000 52738 torch/distributed/elastic/agent/server/api.py:845] [default] starting workers for entrypoint: python\n{line}"
+    )
+    frames = {name: [TABLES[name].frame()] for name in TABLES}
+    for item in trainer_log.read(Source("host-0.log", file, file.stat().st_size)):
+        assert not isinstance(item, Skip)
+        frames[item[0].name].append(item[1].with_columns(pl.lit("log-0").alias("evidence_id")))
+    case = MemoryCase({name: pl.concat(parts) for name, parts in frames.items()})
+    assert ask(case, "network_votes").status == status

@@ -13,6 +13,7 @@
    few closed connections are a mere symptom. An accused host that said nothing at all, while all others complained, is more likely gone itself.
 5. A port that reports its own error is the exception: it accuses the host that prints it. Not so one that was up again soon: a flap ended nothing
    where nobody complains. Where the job failed of it, or the votes accuse its host, the network failed for a moment.
+6. Transports write into the output of the ranks. Where only launchers or schedulers were read, or what ranks said at their start, nobody looked.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ MANY: Final = 3  # hosts on both sides from which on it is no pair any more
 SHARE: Final = 0.5  # of the reporting hosts that must be exceeded
 MAX_CITES: Final = 6
 MAX_NAMED: Final = 6
+NOT_AT_WORK: Final = (  # begins the signatures of launchers, schedulers and kernels, and of what a rank prints at its start
+    "elastic_", "process_signal", "rendezvous_", "slurm_", "k8s_", "host_", "worker_started", "log_breaks_off",
+)  # fmt: skip
 NO_FAULT: Final = frozenset({"cut_off"})  # a traceback without its last line may itself be the network's
 
 
@@ -72,7 +76,14 @@ def analyse(case: Tables) -> Sequence[Finding]:
     over = flapped(case, lines, told)
     found = [*_ports(live, told), *_own_side(live, told)]
     given = _without_killed(case, told, _without_victims(reports(case, told.logs, live), told))
+    if not (given or found or any(map(_is_of_a_rank_at_work, told.logs.lines))):
+        raise NotEnoughEvidence("no output of a rank was read beyond its start: there its transport writes")
     return [*found, _cut_off(case, given, told) or _lasting(case, _verdict(given, told, over), told)] if given else found
+
+
+def _is_of_a_rank_at_work(line: Line) -> bool:
+    """Whether a line stands in what ranks print while they work, as that of a transport would."""
+    return not line.signature.startswith(NOT_AT_WORK)
 
 
 def _may_count(line: Line) -> bool:

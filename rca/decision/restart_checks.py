@@ -105,7 +105,7 @@ def _network(outcomes: Sequence[Outcome], hosts: Sequence[str], gpus_per_host: i
         return _item("network trouble", SEEN, told[0].says, run)
     if any(o.analysis == VOTES and o.status == "clear" for o in outcomes):
         return _item("network trouble", NOT_SEEN, "no failed connection is reported but what follows from another end or fault", run)
-    return _item("network trouble", NOT_LOOKED, "no log of the transport was read", run)
+    return _item("network trouble", NOT_LOOKED, "no output of ranks at work was read, where their transport writes", run)
 
 
 def _data(outcomes: Sequence[Outcome], hosts: Sequence[str]) -> dict[str, Any]:
