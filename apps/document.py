@@ -48,7 +48,11 @@ def _plain(value: Any) -> Any:
 
 
 def diagnosis_document(judgement: Judgement, skips: Sequence[Mapping[str, Any]], timing: Mapping[str, float]) -> dict[str, Any]:
-    """`rca.diagnosis/1`."""
+    """`rca.diagnosis/1`.
+
+    Hypotheses go by probability. One that `is_prior` rests on no finding, and may stand before the verdict's where that is `unknown`: what acts on
+    the document reads `verdict` and `advice`.
+    """
     verdict, advice, roster = judgement.verdict, judgement.advice, judgement.roster
     return {
         "schema_version": "rca.diagnosis/1",
@@ -107,6 +111,7 @@ def diagnosis_document(judgement: Judgement, skips: Sequence[Mapping[str, Any]],
                 "hosts": list(h.hosts),
                 "supports": list(h.supports),
                 "against": list(h.against),
+                "is_prior": not h.supports,  # no finding speaks for it: how often such a cause is, and nothing seen in this job
             }
             for h in verdict.hypotheses
         ],

@@ -62,7 +62,7 @@ DIAGNOSIS: dict[str, Any] = {
     "timing": dict.fromkeys(["build_s", "diagnose_s"]),
 }
 OF_LISTS = {
-    "hypotheses": ["cause", "layer", "probability", "ranks", "hosts", "supports", "against"],
+    "hypotheses": ["cause", "layer", "probability", "ranks", "hosts", "supports", "against", "is_prior"],
     "findings": ["id", "analysis", "sign", "scope", "ranks", "hosts", "groups", "explains", "says", "numbers", "cites"],
     "outcomes": ["analysis", "status", "why"],
     "skipped": ["path", "record", "why"],
@@ -196,6 +196,8 @@ def test_diagnosis_is_one_document_with_its_keys_in_order(built: Path) -> None:
         assert document[name], name
         for item in document[name]:
             assert list(item) == expected
+    assert all(h["is_prior"] is not bool(h["supports"]) for h in document["hypotheses"])
+    assert {h["is_prior"] for h in document["hypotheses"]} == {False, True}, "a cause that nothing speaks for has its share too"
     for finding in document["findings"]:
         assert finding["cites"]
         for cite in finding["cites"]:
