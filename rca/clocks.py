@@ -111,6 +111,14 @@ class Clocks:
         zone = timedelta(seconds=MAX_ZONE_S)
         return _wide([*((t - zone, t + zone) for t in local), *((self._span,) if self._span is not None else ())])
 
+    def is_fitted(self, evidence_id: str) -> bool:
+        """Whether nothing tells the zone of a log but that its stamps, so shifted, meet what the job did: one coincidence, if they are few."""
+        naive = self._local.get(evidence_id)
+        if naive is None or self._span is None or evidence_id in self._told_zones or evidence_id in self._by_evidence:
+            return False
+        zone = self._zone(evidence_id)
+        return bool(zone) and zone != self._noted(naive) and zone not in self._told_zones.values()
+
     @cached_property
     def kernel(self) -> KernelTimes:
         """When, and in which boot, each row of `kernel_events` was."""
@@ -231,9 +239,7 @@ class Clocks:
         told_alone = self._told_zones
         if evidence_id in told_alone:
             return told_alone[evidence_id]
-        hosts = naive.hosts or {self._host_of[rank] for rank in naive.ranks if rank in self._host_of}
-        told = {self._host_zones[host] for host in hosts if host in self._host_zones}
-        noted = told.pop() if len(told) == 1 else None
+        noted = self._noted(naive)
         if naive.is_kernel:
             return noted
         own = self._by_evidence.get(evidence_id)
@@ -248,6 +254,12 @@ class Clocks:
             return noted
         alike = {zone for zone in likely if zone in fitting}
         return alike.pop() if len(alike) == 1 else fitting[0] if len(fitting) == 1 else None
+
+    def _noted(self, naive: _Naive) -> float | None:
+        """The zone that was noted of the hosts that a log speaks of, as far as one was; None where they differ."""
+        hosts = naive.hosts or {self._host_of[rank] for rank in naive.ranks if rank in self._host_of}
+        told = {self._host_zones[host] for host in hosts if host in self._host_zones}
+        return told.pop() if len(told) == 1 else None
 
     def _noted_alone(self, naive: _Naive) -> float | None:
         """The zone that was noted of each host that a log speaks of (of all noted hosts where it names none), if that is one and the same."""

@@ -358,6 +358,16 @@ class TestPlannedStop:
         job.add("log_events", "agent", signature="elastic_agent_signal", message="Received 15 death signal", logged_at_local=told)
         assert job.only("planned_stop").sign == sign
 
+    @pytest.mark.parametrize(("is_sampled", "sign"), [(False, "announced_stop"), (True, "stall_or_zone")])
+    def test_a_job_that_was_sampled_may_have_stood_still_for_whole_hours(self, *, is_sampled: bool, sign: str) -> None:
+        """A scheduler's local stamp two hours behind the last step may be of another zone, or of two hours of a hang."""
+        job = Job()
+        told = f"{at(7200 + 19):%Y-%m-%dT%H:%M:%S}"
+        job.add("log_events", "slurm", signature="slurm_cancelled", message="*** STEP 7.0 ON a CANCELLED ***", logged_at_local=told)
+        if is_sampled:
+            job.add("stacks", "samples", rank=1, frame="all_reduce", depth=0)
+        assert job.only("planned_stop").sign == sign
+
     @pytest.mark.parametrize(
         ("ends", "sign"),
         [((-7, 1), "announced_stop"), ((-7,), "announced_only"), ((-7, 900), "announced_only"), ((-900,), "stall_or_zone")],

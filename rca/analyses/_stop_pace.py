@@ -1,7 +1,9 @@
 """How long a job had made no step when it was told to stop, held against its usual pace; by instants, else by stamps without a zone.
 
 Both stamps are of some clock. Of one clock (one file, one host) what they say counts; of two what lies outside their error, where that is measured.
-Local stamps of two programs may be of two zones: an idle time that is whole hours and a short pause is taken for a shift of the zone.
+Local stamps of two programs may be of two zones: an idle time that is whole hours and a short pause is taken for a shift of the zone. So may the
+stamp of a stop that was shifted by a zone which nothing tells but that it then meets the last step: where the job was seen standing still (stacks
+or dumps were taken, time-outs logged), that is a coincidence, and how long it stood still is left open.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
 import polars as pl
 
+from rca.analyses._alive import TIMED_OUT
 from rca.analyses._job_logs import JobLogs, Line
 from rca.clocks import Clocks
 from rca.local_time import filled
@@ -98,7 +101,18 @@ def pace_until(case: Tables, logs: JobLogs, lines: Sequence[Line]) -> Pace | Non
         rest = [pace for pace in told if pace.idle_s > 0]
         lone = rest and all(pace.usual_s is None and pace.idle_s <= CHANCE * ZONES_S for pace in rest)
         found = [pace for pace in told if pace.is_told] or found or ([] if lone else rest)
+    elif began.local is not None and logs.clocks.is_fitted(began.evidence_id) and _stood_still(case, logs):
+        near = max((end.at for end in dated), default=began.at or SOME_DAY)
+        stamp = filled(began.local, near)
+        as_written = _by_clock(dated, began, stamp.replace(tzinfo=UTC) if stamp is not None else None, logs.clocks)
+        found = [replace(pace, last_at=None) for pace in as_written] or found
     return min(found, key=lambda pace: (pace.is_stalled, pace.idle_s - pace.error_s), default=None)
+
+
+def _stood_still(case: Tables, logs: JobLogs) -> bool:
+    """Whether somebody took the job for hung: it was sampled or dumped, or calls of it timed out."""
+    taken = any(case.table(name).head(1).collect().height for name in ("stacks", "dumps"))
+    return taken or any(line.signature in TIMED_OUT for line in logs.lines)
 
 
 def _by_clock(ends: Sequence[_End], began: Line, stop: datetime | None, clock: Clocks, *, late_s: float | None = None) -> Iterator[Pace]:
