@@ -16,6 +16,8 @@ from rca.rank_rows import in_rows, rows_text
 if TYPE_CHECKING:
     from rca.decision.job_size import JobSize
     from rca.judge import Judgement
+    from rca.roster import Roster
+    from rca.types import Verdict
 
 __all__ = ["ENDED_WELL", "cause_words", "condition", "headline", "how_ended", "percent", "ranks_ranges", "ranks_words"]
 
@@ -57,19 +59,17 @@ def ranks_ranges(ranks: Sequence[int], shown: int = MAX_RANGES) -> str:
 
 
 def headline(judgement: Judgement) -> str:
-    """rank, host, GPU, what it did first, group, cause, confidence, in one line."""
+    """rank, host, GPU (where a device may be at fault), what it did first, group, cause, confidence, in one line."""
     verdict, roster = judgement.verdict, judgement.roster
     if not verdict.ranks and verdict.cause == "unknown":
         plan = judgement.advice.eviction
         return _group_told(plan) if plan is not None else _capital(verdict.summary)
-    cause = f"{cause_words(verdict.cause)} ({percent(verdict.probability)})"
+    named, sure = cause_words(verdict.cause), f"({percent(verdict.probability)})"
+    cause = f"{named} {sure}"
     if not verdict.ranks:
-        return f"{_capital(verdict.summary)}. Cause: {cause}"
-    parts = [_capital(ranks_words(verdict.ranks))]
-    parts.append(f"on {', '.join(verdict.hosts)}" if verdict.hosts else "(host not known)")
-    gpus = list(dict.fromkeys(roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus))  # a slot may be that of each host
-    if gpus:
-        parts.append(f"GPU {', '.join(gpus)}")
+        is_told = verdict.summary.startswith(named)  # once is enough
+        return _capital(f"{cause}{verdict.summary.removeprefix(named)}" if is_told else f"{verdict.summary}. Cause: {cause}")
+    parts = [_who(verdict, roster)]
     findings = [f for o in judgement.outcomes for f in o.findings]
     has_no_room, comes_late = is_full(f.says for f in findings), is_late(f.sign for f in findings)
     did = did_first(verdict.cause, len(verdict.ranks), has_no_room=has_no_room, comes_late=comes_late)
@@ -80,6 +80,18 @@ def headline(judgement: Judgement) -> str:
         parts.append(f"at {_call(verdict.last_collective)}")
     proof = ", proven by replay" if verdict.proven else ""
     return f"{' '.join(parts)}; why is open" if verdict.cause == "unknown" else f"{' '.join(parts)}; cause: {cause}{proof}"
+
+
+def _who(verdict: Verdict, roster: Roster) -> str:
+    """The ranks and where they sit. The GPU is told where a device may be at fault: beside an error of the program it would look like one."""
+    if not verdict.hosts:
+        return f"{_capital(ranks_words(verdict.ranks))} (host not known)"
+    size, where = len(verdict.ranks), ", ".join(verdict.hosts)
+    if size > 1 and size == sum(len(roster.ranks_on(host)) for host in verdict.hosts):
+        return f"{'Both' if size == 2 else f'All {size}'} ranks of {where}"
+    is_of_device = CAUSES[verdict.cause].layer == "hardware" or verdict.cause == "silent_data_corruption"
+    gpus = dict.fromkeys(roster.gpus[rank] for rank in verdict.ranks if rank in roster.gpus)  # a slot may be that of each host
+    return f"{_capital(ranks_words(verdict.ranks))} on {where}" + (f" GPU {', '.join(gpus)}" if is_of_device and gpus else "")
 
 
 def _group_told(plan: Mapping[str, Any]) -> str:

@@ -27,14 +27,14 @@ def judged(name: str) -> Judgement:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("lock_hang", "Rank 3 on host-b GPU 1 stalled first (98 %) at all_reduce #53 of its tp group; cause: code hang"),
-        ("data_stall", "Rank 0 on host-a GPU 0 stalled first"),
+        ("lock_hang", "Rank 3 on host-b stalled first (98 %) at all_reduce #53 of its tp group; cause: code hang"),
+        ("data_stall", "Rank 0 on host-a stalled first"),
         ("slow_rank", "Rank 5 on host-c GPU 1 slowed the job"),
-        ("bad_sample", "Rank 3 on host-b GPU 1 raised first"),
-        ("nan", "Rank 5 on host-c GPU 1 diverged first"),
+        ("bad_sample", "Rank 3 on host-b raised first"),
+        ("nan", "Rank 5 on host-c diverged first"),
         ("bit_flip", "Rank 2 on host-b GPU 0 computed wrong first"),
-        ("rank_killed", "Rank 6 on host-d GPU 0 died first"),
-        ("host_lost", "Ranks 4, 5 on host-c GPU 0, 1 were lost first"),
+        ("rank_killed", "Rank 6 on host-d died first"),
+        ("host_lost", "Both ranks of host-c were lost first"),
     ],
 )
 def test_the_first_line_says_what_the_rank_did(case: str, words: str) -> None:
@@ -63,7 +63,7 @@ def test_a_host_that_sources_dispute_is_not_drained_before_it_is_known_which_is_
 def test_every_cause_makes_a_sentence_about_its_rank(cause: str) -> None:
     found = judged("lock_hang")
     line = headline(replace(found, verdict=replace(found.verdict, cause=cause)))
-    assert re.match(r"Rank 3 on host-b GPU 1 ([a-z ]+ first|slowed the job|made another call than its peers) \(98 %\)", line)
+    assert re.match(r"Rank 3 on host-b(?: GPU 1)? ([a-z ]+ first|slowed the job|made another call than its peers) \(98 %\)", line)
     assert line.endswith("why is open" if cause == "unknown" else f"cause: {cause.replace('_', ' ')} (98 %)")
 
 
