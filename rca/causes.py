@@ -12,7 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ACTIONS", "ATTRIBUTIONS", "CAUSES", "LAYERS", "STAGES", "WHOLE_BUDGET_S", "Cause", "did_first", "is_full", "is_late", "means"]
+__all__ = [
+    "ACTIONS",
+    "ATTRIBUTIONS",
+    "CAUSES",
+    "LAYERS",
+    "STAGES",
+    "WHOLE_BUDGET_S",
+    "Cause",
+    "did_first",
+    "is_full",
+    "is_late",
+    "is_stale",
+    "means",
+]
 
 LAYERS: Final = ("communication", "hardware", "storage_data", "numeric", "software", "operator", "none", "unknown")
 ATTRIBUTIONS: Final = ("platform", "workload", "planned", "none", "unknown")
@@ -108,6 +121,7 @@ _NUMBERS: Final[Mapping[str, str]] = {  # end of a sign's name -> what numeric d
 _LOST_TOGETHER: Final = "were lost first"
 _LATE: Final = frozenset({"slow_data", "data_grew", "loader_always_awaited"})  # signs by which batches come, step after step, but late
 _STANDS: Final = frozenset({"job_hangs", "never_joined", "loader_timed_out"})  # signs by which the last one did not come at all
+_REFUSES: Final = "shared storage refuses reads or writes"  # ranks raised of it, and hang nowhere
 _COMES_LATE: Final = "the data loader delivers its batches late"
 
 
@@ -117,6 +131,14 @@ _FULL: Final = re.compile(r"(?i)no space left on|disk quota exceeded|\berrno (?:
 def is_full(texts: Iterable[str]) -> bool:
     """Whether storage has no room left, by what was said of it."""
     return any(_FULL.search(text) for text in texts)
+
+
+_STALE: Final = re.compile(r"(?i)\bstale (?:nfs )?file handle|\berrno 116\b|\bESTALE\b")
+
+
+def is_stale(texts: Iterable[str]) -> bool:
+    """Whether handles of files are stale, by what was said: what the server forgot stays so when it answers again."""
+    return any(_STALE.search(text) for text in texts)
 
 
 def is_late(signs: Iterable[str]) -> bool:
@@ -129,6 +151,8 @@ def means(cause: str, signs: Sequence[str]) -> str:
     """What a cause means, as far as the signs (names) of the findings show which of its forms it is."""
     if cause == "data_stall" and is_late(signs):
         return _COMES_LATE
+    if cause == "storage_stall" and "storage_error" in signs:
+        return _REFUSES
     shown = [sign.removesuffix("_local").removesuffix("_global") for sign in signs] if cause == "numeric_divergence" else []
     return next((words for end, words in _NUMBERS.items() if any(sign.endswith(end) for sign in shown)), CAUSES[cause].means)
 

@@ -11,6 +11,7 @@ import pytest
 from _kernel_case import kernel_case
 
 from rca.analyses import fatal_xid
+from rca.causes import is_stale, means
 
 SILENT = "2026-03-01T10:00:0{n},000000+00:00 nfs: server filer-1 not responding, still trying\n"
 HANGS = "2026-03-01T10:00:20,{pid}000+00:00 INFO: task python:{pid} blocked for more than 120 seconds.\n"
@@ -57,3 +58,18 @@ def test_a_rank_that_waits_for_storage_dates_the_errors_of_its_mount(tmp_path: P
     case = kernel_case(tmp_path, {"a.log": SILENT.format(n=1)}, {"a.log": "host-a"}, ranks=RANKS, stacks=stacks, stack_frames=frames)
     (found,) = fatal_xid.analyse(case)
     assert (found.sign, found.ranks) == (("storage_record", (1,)) if waits else ("doubtful_record", ()))
+
+
+@pytest.mark.parametrize(("rows", "signs"), [(refused(0, 2), ["server_away"]), ([], [])])
+def test_a_server_that_answered_again_is_told_beside_the_refusals(tmp_path: Path, rows: Sequence[dict[str, Any]], signs: list[str]) -> None:
+    back = SILENT.format(n=1) + "2026-03-01T10:00:09,000000+00:00 nfs: server filer-1 OK\n"
+    case = kernel_case(tmp_path, {"a.log": back, "b.log": back}, {"a.log": "host-a", "b.log": "host-b"}, ranks=RANKS, log_events=rows)
+    found = fatal_xid.analyse(case)
+    assert [one.sign for one in found] == signs
+    assert all("filer-1 from 10:00:01" in one.says and "answered again" in one.says and len(one.cites) == 2 for one in found)
+
+
+def test_stale_handles_ask_for_a_fresh_mount() -> None:
+    assert is_stale(["OSError: [Errno 116] Stale file handle: '/data/x'"])
+    assert not is_stale(["OSError: [Errno 28] No space left on device"])
+    assert means("storage_stall", ["storage_error"]) != means("storage_stall", ["storage_record"])

@@ -33,6 +33,7 @@ from rca.analyses._kernel_others import MAX_CITES, bystander, peers, program, sh
 from rca.analyses._kernel_policy import policy_of, ruled, sites_rule
 from rca.analyses._kernel_programs import has_steps
 from rca.analyses._kernel_roots import FAR, Scene, cites_of, scene
+from rca.analyses._kernel_servers import servers_away
 from rca.analyses._kernel_users import users_of
 from rca.analyses._kernel_when import AFTER_IT, ENDED_BY_THEN, OTHER_FIRST, OUTLIVED
 from rca.analyses._kernel_who import WEAK_SIGN, contradicts, cut_off, ranks_of
@@ -66,6 +67,7 @@ SIGNS = {
     "hung_task_record": Sign("device", ("storage_stall", "host_fault", "unknown")),
     "node_wide_record": Sign("device", ("user_exception", "unknown")),
     "doubtful_record": Sign("device", ("unknown",)),
+    "server_away": Sign("mention", (), is_note=True),
     "not_counted": Sign("mention", (), is_note=True),
     "not_counted_unread": Sign("mention", ()),
 }
@@ -97,6 +99,8 @@ def analyse(case: Tables) -> Sequence[Finding]:
     found = _found(case, told, seen)
     if found:
         return [_with_beside(_with_aside(found[0], seen), told, seen), *found[1:]]
+    if away := servers_away(case, told):
+        return [*away, *(_with_beside(one, told, seen) for one in _mention(case, told, seen.aside))]
     if seen.aside:
         return [_with_beside(one, told, seen) for one in _mention(case, told, seen.aside)]
     _check_covered(case, told)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rca.causes import CAUSES, is_full, is_late
+from rca.causes import CAUSES, is_full, is_late, is_stale
 from rca.checkpoints import Rollback, first_divergence
 from rca.commands import hostlist, node_name
 from rca.decision.broken_hosts import broken_hosts, broken_words
 from rca.decision.checkpoint_words import newest_whole, way_back
 from rca.decision.endings import AFTER_STALL
+from rca.decision.keep_out import SDC, fitting_hosts
 from rca.policies import Rule
 from rca.rank_rows import rows_text
 from rca.roster import Roster
@@ -19,8 +20,6 @@ from rca.types import Finding, Verdict
 from rca.weighing import sign_of
 
 __all__ = ["because", "instead"]
-
-SDC = "silent_data_corruption"
 
 MAX_PARTS = 4  # components named in the sentence
 CAPTURE = "run `rca capture --out DIR` on each host"
@@ -98,6 +97,11 @@ def _of_verdict(verdict: Verdict, roster: Roster, action: str, findings: Sequenc
         return "batches come late: see how fast the storage behind the loader answers and whether its workers get enough processors, then restart"
     if verdict.cause == "storage_stall" and is_full(f.says for f in findings):
         return "storage has no room left: free space or raise the quota first, and see that a checkpoint was not half written; then restart"
+    if verdict.cause == "storage_stall" and is_stale(f.says for f in findings):
+        return (
+            "file handles are stale: they stay so though the server answers; mount the file system afresh on each host of the job (umount, mount) "
+            "and read a file there, then restart"
+        )
     if action == "replace" and verdict.cause in ("network_fault", "network_transient") and len(verdict.hosts) > 1:
         return (
             f"links of {len(verdict.hosts)} hosts failed at once: look first at what they share (leaf switch, its power and uplinks); where that is "
@@ -203,10 +207,8 @@ def _shared_link(roster: Roster, findings: Sequence[Finding]) -> str:
 
 
 def _open_chip(verdict: Verdict, roster: Roster, findings: Sequence[Finding]) -> str:
-    """Which hosts stay out of use where wrong bits were seen and no chip is named: those that fit, else all."""
-    fitting = {rank for f in findings for name in ("suspects", "candidates") for rank in f.numbers.get(name, ()) if isinstance(rank, int)}
-    told = {str(host) for f in findings for host in f.numbers.get("candidate_hosts", ())}
-    hosts = sorted(told or set(roster.hosts_of(tuple(sorted(fitting)))))
+    """Where wrong bits were seen and no chip is named: which hosts stay out of use (`keep_out`)."""
+    hosts = fitting_hosts(roster, findings)
     step = first_divergence(verdict, findings)
     back = "" if step is None else f" (go back to before step {step})"
     which = f"one of {', '.join(hosts)} may hold it" if hosts else "all hosts may hold it"
