@@ -52,3 +52,10 @@ def found(folder: Path, text: str) -> Finding:
 def test_where_a_task_hangs_tells_whose_it_is(tmp_path: Path, text: str, sign: str, ranks: tuple[int, ...]) -> None:
     finding = found(tmp_path, text)
     assert (finding.sign, finding.ranks, finding.hosts) == (sign, ranks, ("host-a",))
+
+
+def test_every_task_that_hangs_behind_a_lockup_is_told_and_cited(tmp_path: Path) -> None:
+    lockup = "2026-03-01T09:59:00,000000+00:00 watchdog: BUG: soft lockup - CPU#36 stuck for 82s! [python:100]\n"
+    finding = found(tmp_path, lockup + hang(100, NVIDIA) + hang(101, NVIDIA, 2))
+    assert "2 of its tasks are blocked in the driver of its GPUs at 10:00:00 UTC" in finding.says
+    assert len(finding.cites) == 3

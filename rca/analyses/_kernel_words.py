@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from rca.analyses._job_logs import Line
 from rca.analyses._kernel_edges import Link
-from rca.analyses._kernel_events import Record
+from rca.analyses._kernel_events import Record, waits_for_gpus
 from rca.catalogues import site_rows
 
-__all__ = ["counted", "examples", "followers", "named", "on_devices", "when"]
+__all__ = ["counted", "examples", "followers", "hung_words", "named", "on_devices", "when"]
 
 WORDS_CHARS: Final = 100  # of a line that are said
 
@@ -47,6 +47,13 @@ def when(root: Record) -> str:
     if line.uptime_s is not None:
         return f", when is not told (its line says {line.uptime_s:.0f} s after a boot that nothing dates: hosts.json with the host's boot places it)"
     return ", when is not told"
+
+
+def hung_words(hung: Sequence[Record]) -> str:
+    """How many tasks of a host hang, and in what: where each waits for the driver of the GPUs, that is said."""
+    num = len({r.line.pid for r in hung})
+    where = " in the driver of its GPUs" if all(waits_for_gpus(r.kind, r.unit) for r in hung) else ""
+    return f"{num} of its tasks {'is' if num == 1 else 'are'} blocked{where}{when(min(hung, key=lambda r: r.at_s))}"
 
 
 def followers(links: Sequence[tuple[Record, Link]]) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ from rca.analyses._kernel_servers import servers_away
 from rca.analyses._kernel_users import users_of
 from rca.analyses._kernel_when import AFTER_IT, ENDED_BY_THEN, OTHER_FIRST, OUTLIVED
 from rca.analyses._kernel_who import WEAK_SIGN, contradicts, cut_off, ranks_of
-from rca.analyses._kernel_words import counted, examples, followers, named, on_devices, when
+from rca.analyses._kernel_words import counted, examples, followers, hung_words, named, on_devices, when
 from rca.analyses._words import iso, ranks_text
 from rca.errors import NotEnoughEvidence
 from rca.types import Finding, Sign, Tables
@@ -87,6 +87,7 @@ _SIGN_OF_KIND: Mapping[str, str] = {"aer": "pcie_record", "hung_task": "hung_tas
 LASTING: Final = frozenset(
     {OUTLIVED, ENDED_BY_THEN, OTHER_FIRST, AFTER_IT, FAR}
 )  # why a record of the job's time, of its day or of later does not count: a restart meets its fault all the same
+_STUCK: Final = frozenset({"lockup", "hung_task"})  # kinds of a host on which something stands still
 _BROKEN: Final = frozenset({"gpu_fault", "gpu_memory_fault"})
 
 
@@ -209,6 +210,9 @@ def _finding(
         says += "calls that nobody ends all reach them" if ranks else "which was first the clocks do not tell"
     if root in seen.repeated:
         says += f"; it met {seen.repeated[root]} processes on this GPU one after the other and no other GPU so: that is the GPU, no program"
+    hung = [r for r in seen.live if alone and r.host == root.host and r.kind == "hung_task"] if root.kind in _STUCK else []
+    if set(hung) - set(roots):  # each blocked process is proof of its own
+        says += f"; {hung_words(hung)}"
     contradiction = contradicts(case, root) and len(ranks) == 1
     if contradiction:
         by_address = case.derive(users_of).uses(root.host, root.gpu)
@@ -242,7 +246,7 @@ def _finding(
         "fatal_xid", sign, says, ranks=ranks, hosts=tuple(sorted({r.host for r in roots if not r.host.startswith(UNNAMED)})),
         scope=f"{root.host} {root.gpu} {root.name}",
         explains=tuple(sorted(logs.everyone - set(ranks))) if ranks else (), numbers=numbers,
-        cites=cites_of(roots, examples(following))[:MAX_CITES],
+        cites=cites_of([*roots, *(r for r in hung if r not in roots)], examples(following))[:MAX_CITES],
     )  # fmt: skip
 
 
