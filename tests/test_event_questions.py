@@ -365,7 +365,7 @@ class TestPlannedStop:
         told = f"{at(7200 + 19):%Y-%m-%dT%H:%M:%S}"
         job.add("log_events", "slurm", signature="slurm_cancelled", message="*** STEP 7.0 ON a CANCELLED ***", logged_at_local=told)
         if is_sampled:
-            job.add("stacks", "samples", rank=1, frame="all_reduce", depth=0)
+            job.add("dumps", "recorder", rank=1)
         assert job.only("planned_stop").sign == sign
 
     @pytest.mark.parametrize(
@@ -896,6 +896,15 @@ class TestFatalXid:
             expected = "bystander_record" if process == "a.out" else "application_record"
             assert illegal.only("fatal_xid").sign == expected
             assert job().log(0, "nccl_watchdog_timeout", 16).only("fatal_xid").sign == expected
+
+    def test_a_fault_of_some_program_ends_no_job_that_was_stopped_on_purpose(self) -> None:
+        """The launcher's lines of a stop that was announced are no word of trouble."""
+        job = announced().kernel("host-c", "xid", 19, code=31, gpu="0000:3b:00", pid=777, process="python")
+        job.rows["log_events"] = [row for row in job.rows["log_events"] if row["signature"].startswith("elastic_")]
+        job.add("host_logs", "dmesg-host-c", host="host-c", num_lines=9)
+        assert {finding.sign for finding in job.ask("fatal_xid").findings} <= {"not_counted", "not_counted_unread"}
+        job.rows["scheduler_events"] = []
+        assert job.only("fatal_xid").sign == "application_record"
 
     def test_a_lost_gpu_beside_the_job_that_broke_its_links_counts(self) -> None:
         job = (
