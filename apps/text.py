@@ -18,7 +18,7 @@ from rca.weighing import SLOWING, sign_of
 
 if TYPE_CHECKING:
     from rca.judge import Judgement
-    from rca.types import Advice, Finding, Hypothesis, Outcome
+    from rca.types import Advice, Cite, Finding, Hypothesis, Outcome
 
 __all__ = [
     "advice_lines",
@@ -37,6 +37,7 @@ __all__ = [
 
 WIDTH = 110
 MAX_CITE = 220  # of a quoted line with its place: a kernel's or launcher's line is told whole
+MAX_EQUAL = 3  # quoted lines of one finding that differ in numbers alone
 MAX_SKIPS = 8
 MAX_ALTERNATIVES = 4
 MAX_SETS = 3  # sets of ranks of one alternative
@@ -46,6 +47,7 @@ UNSEEN = {
     "steps": "step timing",
     "log_events": "log",
 }  # what the absence of rows is called
+NO_ROWS = "no rows in "  # how a question says that no evidence of its kind was brought
 ALTERNATIVE_FROM = 0.01  # probability below which an alternative is not worth a line
 
 
@@ -113,8 +115,20 @@ def _chain(judgement: Judgement) -> list[str]:
         more = alike[_likeness((finding, aside))] - 1
         others = f" And {more} more like it (--json has all)." if more else ""
         lines += _wrapped(f"{finding.says}{aside}.{others}", f" {number:2}. ", "     ")
-        lines += [f"       {quoted(f'{cite.path} {cite.record}: {cite.text}', MAX_CITE)}" for cite in finding.cites]
+        lines += _cited(finding.cites)
     return [*lines, ""]
+
+
+def _cited(cites: Sequence[Cite]) -> list[str]:
+    """The places, each with what stands there; of lines that differ in numbers alone the first few."""
+    lines: list[str] = []
+    seen: Counter[str] = Counter()
+    for cite in cites:
+        seen[said := re.sub(r"\d+", "", cite.text)] += 1
+        if seen[said] <= MAX_EQUAL:
+            lines.append(f"       {quoted(f'{cite.path} {cite.record}: {cite.text}', MAX_CITE)}")
+    left = len(cites) - len(lines)
+    return [*lines, f"       and {left} more line{'' if left == 1 else 's'} like these (--json)"] if left else lines
 
 
 def _likeness(told: tuple[Finding, str]) -> tuple[str, ...]:
@@ -180,10 +194,15 @@ def _blind(judgement: Judgement) -> list[str]:
 
 
 def _blind_lines(judgement: Judgement) -> list[str]:
-    """Those questions by name, and where each says what it wants."""
-    blind = _blind(judgement)
-    told = f"too little was there for {', '.join(blind)}; `rca analyse NAME PATH` says what each needs"
-    return ["", "Questions left open", *_wrapped(told, "  ", "    ")] if blind else []
+    """How many of those questions want which tables, and by name those that looked and found too little."""
+    blind = [outcome for outcome in judgement.outcomes if outcome.status == "blind"]
+    wanted = Counter(outcome.why.removeprefix(NO_ROWS) for outcome in blind if outcome.why.startswith(NO_ROWS))
+    own = [outcome.analysis for outcome in blind if not outcome.why.startswith(NO_ROWS)]
+    tables = ", ".join(f"{name} ({number})" for name, number in sorted(wanted.items(), key=lambda kv: (-kv[1], kv[0])))
+    told = [f"{len(blind) - len(own)} were not looked at, as nothing here has rows in {tables}"] if wanted else []
+    told += [f"{len(own)} found too little in what is there: {', '.join(own)}"] if own else []
+    more = "`rca analyse NAME PATH` says what one needs, `rca inspect` which files would hold it"
+    return ["", "Questions left open", *_wrapped(f"{'; '.join(told)}. {more}", "  ", "    ")] if blind else []
 
 
 def _skip_lines(skips: Sequence[Mapping[str, Any]]) -> list[str]:

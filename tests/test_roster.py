@@ -95,3 +95,20 @@ def test_a_log_that_tells_of_the_start_alone_was_read() -> None:
     said = "\n".join(unseen_lines(judgement, []))
     assert "the log of ranks 1-2 tells of the start alone" in said
     assert "no log of rank 3:" in said
+
+
+def test_questions_that_could_not_look_are_counted_by_what_they_want_and_equal_lines_are_quoted_thrice() -> None:
+    from types import SimpleNamespace
+
+    from apps.text import _blind_lines, _cited
+    from rca.types import Cite, Outcome
+
+    outcomes = [Outcome(name, "blind", "no rows in stacks") for name in ("a", "b")] + [Outcome("c", "blind", "2 steps: too few")]
+    judgement: Any = SimpleNamespace(outcomes=outcomes)
+    said = " ".join(_blind_lines(judgement))
+    assert "2 were not looked at, as nothing here has rows in stacks (2); 1 found too little in what is there: c." in said
+    cites = [Cite("log_events", "x", "x.log", f"L{n}", f"rank {n} timed out") for n in range(6)]
+    assert [line.strip()[:6] for line in _cited([*cites, Cite("log_events", "x", "x.log", "L9", "ends")])] == [
+        *("x.log ",) * 4,
+        "and 3 ",
+    ]
