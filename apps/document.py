@@ -101,6 +101,7 @@ def diagnosis_document(judgement: Judgement, skips: Sequence[Mapping[str, Any]],
             "recovery": advice.recovery,
             "before_restart": list(advice.before_restart),
             "eviction": advice.eviction,
+            "keep_out": list(advice.keep_out),
         },
         "hypotheses": [
             {

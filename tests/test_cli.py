@@ -53,6 +53,7 @@ DIAGNOSIS: dict[str, Any] = {
         "recovery": None,
         "before_restart": None,
         "eviction": None,
+        "keep_out": None,
     },
     "hypotheses": None,
     "findings": None,

@@ -232,6 +232,15 @@ def test_a_sure_host_of_wrong_bits_is_run_twice_before_it_comes_back() -> None:
     assert advised(verdict("gpu_fault", probability=0.99)).replay is None
 
 
+def test_hosts_of_which_one_may_compute_wrong_bits_are_told_to_machines_too() -> None:
+    told = Finding("replica_divergence", "undecided", "", numbers={"suspects": [0, 5]})
+    found = advised(verdict("silent_data_corruption", ()), (told,))
+    assert (found.evict_hosts, found.keep_out) == ((), ("host-a", "host-c"))
+    assert "one of host-a, host-c may hold it: keep them out of use" in found.because
+    assert advised(verdict("silent_data_corruption"), (told,)).keep_out == (), "a machine that is named goes"
+    assert advised(verdict("code_hang", ()), (told,)).keep_out == ()
+
+
 def test_a_hypothesis_is_no_more_than_a_hypothesis() -> None:
     """The action of the answer counts, whatever a less probable hypothesis would ask for."""
     other = Hypothesis("gpu_fault", "hardware", 0.3, (3,), ("host-b",), (), ())

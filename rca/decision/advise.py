@@ -20,6 +20,7 @@ from rca.decision.even_work import even_work
 from rca.decision.facts import NO_FACTS, Alerts, Facts
 from rca.decision.history import NO_HISTORY, History
 from rca.decision.job_size import ranks_per_host, seen_size
+from rca.decision.keep_out import SDC, fitting_hosts, keep_out
 from rca.decision.losses import can_go_on, loss
 from rca.decision.reasons import because, instead
 from rca.decision.recovery import recovery
@@ -39,7 +40,6 @@ from rca.types import Advice, Finding, Outcome, Verdict
 
 __all__ = ["advise"]
 
-SDC: Final = "silent_data_corruption"
 EVICT_TOO: Final = frozenset({SDC})  # causes whose machine must go even where the first action is another
 REPLAY_TELLS: Final = EVICT_TOO | {
     "gpu_fault",
@@ -167,6 +167,7 @@ def advise(
         ),
         eviction=_eviction(plan, verdict, roster) if plan is not None else None,
         spares=spares,
+        keep_out=tuple(node_name(roster.spelled(host)) for host in keep_out(verdict, roster, findings)),
     )  # fmt: skip
 
 
@@ -293,9 +294,8 @@ def _replay(verdict: Verdict, roster: Roster, findings: Sequence[Finding], plan:
         return None
     if verdict.cause not in EVICT_TOO and verdict.hosts and verdict.probability >= SURE:
         return None
-    fitting = {rank for f in findings for name in ("candidates", "suspects") for rank in f.numbers.get(name, ()) if isinstance(rank, int)}
     told = {host for f in findings for host in f.numbers.get("candidate_hosts", ())}
-    return _dual_phase(told or verdict.hosts or roster.hosts_of(tuple(sorted(fitting))), roster)
+    return _dual_phase(told or verdict.hosts or fitting_hosts(roster, findings), roster)
 
 
 def _dual_phase(suspects: Collection[str], roster: Roster) -> dict[str, Any]:
