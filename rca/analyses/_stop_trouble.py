@@ -44,7 +44,7 @@ def trouble_before(case: Tables, told: Story, began: Line, pace: Pace | None) ->
             whose = f"rank {line.rank}" if line.rank is not None else "a rank"
             return Trouble(f"{whose} had {kind} before")
     if pace is not None and pace.is_stalled:
-        by = " (by stamps without zone, unless theirs differ)" if pace.last_at is None else ""
+        by = " (if the stamps of step and stop, which name no zone, are of the same one)" if pace.last_at is None else ""
         since = f" since step {pace.last_step}" if pace.last_step is not None else ""
         return Trouble(f"no step had ended for {pace.idle_s:.1f} s{since}{by}, with one every {pace.usual_s:.3g} s before", is_stall=True)
     return None
