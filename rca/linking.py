@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -12,6 +12,7 @@ from rca import belonging, local_ranks, topology
 from rca.batches import Means, read_in_batches
 from rca.case import UNFILTERED, MemoryCase
 from rca.memory import without_gc
+from rca.old_captures import old_captures
 from rca.parts import Parts
 from rca.reading import Originals, Progress, Reading, collectors, read_source, readings_frame
 from rca.sources import Inventory
@@ -22,6 +23,7 @@ from rca.types import Source
 
 __all__ = ["CALLS", "Read", "frames_of", "link", "read_all"]
 
+Rows = TypeVar("Rows", pl.DataFrame, pl.LazyFrame)
 CALLS = "collectives"  # linked where they lie, file by file: there are thousands of every rank
 
 
@@ -104,11 +106,22 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
     frames["readings"] = readings_frame(readings)
     frames |= local_ranks.globally(frames)
     stale = topology.stale_dumps(frames["dumps"], hints)
-    left_out = (
-        belonging.foreign_evidence(MemoryCase(frames, large={name: parts.scan(name) for name in parts.large - {CALLS}}), stale) | stale
-    )
+    large = {name: parts.scan(name) for name in parts.large - {CALLS}}
+    old = old_captures(MemoryCase(frames, large=large), stale)
+    newer = MemoryCase(_without(frames, old), large=_without(large, old)) if old else MemoryCase(frames, large=large)
+    left_out = belonging.foreign_evidence(newer, stale) | stale | old
     frames["evidence"] = _evidence(readings, frames, left_out)
     return frames
+
+
+def _without(tables: dict[str, Rows], evidence: Collection[str]) -> dict[str, Rows]:
+    """The tables without the rows of some files."""
+    return {
+        name: rows
+        if name in UNFILTERED or "evidence_id" not in rows.collect_schema().names()
+        else rows.filter(~pl.col("evidence_id").is_in([*evidence]))
+        for name, rows in tables.items()
+    }
 
 
 def _evidence(readings: Sequence[Reading], frames: dict[str, pl.DataFrame], stale: dict[str, str]) -> pl.DataFrame:
