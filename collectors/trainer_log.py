@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from collectors import _log_launcher as launcher
 from collectors import _log_progress as progress
 from collectors import _log_scheduler as scheduler
+from collectors._documents import is_document, is_quoted
 from collectors._lines import Block, blocks, garbage, is_text
 from collectors._log_careful import KERNEL, Log, hear
 from collectors._log_dense import Dense, StepRows
@@ -59,8 +60,9 @@ _WORDS: Final = (*words(), *progress.WORDS, *scheduler.WORDS, *launcher.WORDS, *
 
 
 def claims(name: str, head: bytes) -> bool:
-    """Whether a line of the head is one that this reader knows, or the head is plainly of such a log. Kernel lines and dumps are not."""
-    if head[:1] == b"\x80" or not is_text(head):
+    """Whether a line of the head is one that this reader knows, or the head is plainly of such a log. Kernel lines and dumps are not,
+    nor is what people wrote about logs."""
+    if head[:1] == b"\x80" or is_document(name) or not is_text(head):
         return False
     lines = unwrapped(head.decode("utf-8-sig", "replace").split("\n")[:SNIFF_LINES])
     text = next((line.lstrip() for line in lines if line.strip()), "")
@@ -69,15 +71,18 @@ def claims(name: str, head: bytes) -> bool:
         return False
     if _LISTED.match(text) and not any(parse(piece, 0).is_logged for line in lines if line.strip() for piece in pieces(line)):
         return False  # a table of nodes, jobs or windows: what it says of a drain or of maintenance is no line of a log
-    is_document = sum(_HEADING.match(line) is not None for line in lines) > 1  # a page about such logs quotes their lines
-    for place in holding(lines, _WORDS):
-        if is_document and not any(parse(piece, 0).is_logged for piece in pieces(lines[place])):
+    is_page = sum(_HEADING.match(line) is not None for line in lines) > 1  # a page about such logs quotes their lines
+    held = holding(lines, _WORDS)
+    if held and is_quoted(lines[place] for place in held):
+        return False
+    for place in held:
+        if is_page and not any(parse(piece, 0).is_logged for piece in pieces(lines[place])):
             continue
         sniffed = Log()
         sniffed.take(lines[place], place + 1, lines[place - 1] if place else "")
         if sniffed.has_seen_something:
             return True
-    return not (is_json or is_document) and _MARKS.search("\n".join(line for line in lines if not KERNEL.search(line))) is not None
+    return not (is_json or is_page) and _MARKS.search("\n".join(line for line in lines if not KERNEL.search(line))) is not None
 
 
 def read(source: Source) -> Iterator[tuple[Table, pl.DataFrame] | Skip]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from collectors._documents import is_document
 from collectors._kernel_anchors import Anchors
 from collectors._kernel_clock import wall_stamp
 from collectors._kernel_cover import Cover
@@ -53,7 +54,7 @@ _TAGGED: Final = re.compile(rb"[^\n]{1,400} kernel: [^\n]{0,400}")
 
 def claims(name: str, head: bytes) -> bool:
     """A line of a driver or kernel that tells an event, or mostly lines with the prefixes of a kernel's or a host's log."""
-    if head[:1] == b"\x80" or not is_text(head):
+    if head[:1] == b"\x80" or is_document(name) or not is_text(head):
         return False
     if _kind_of_log(head):
         return True

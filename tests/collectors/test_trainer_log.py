@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from _sources import FIXTURES, rows_of, source_of
 
-from collectors import _log_signatures, trainer_log
+from collectors import _log_signatures, trainer_log, xid
 from collectors._log_prefix import parse, pieces
 from collectors._log_scheduler import announcement
 from rca.causes import LAYERS
@@ -580,6 +580,20 @@ def test_a_log_that_is_whole_breaks_off_nowhere(tmp_path: Path) -> None:
 )
 def test_what_is_left_to_others(text: str) -> None:
     assert not trainer_log.claims("rank_0.log", text.encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "before"), [("notes.txt", ""), ("a/README.md", ""), ("todo", ""), ("2026-03 NOTES.rst.gz", ""), ("mail", "> ")]
+)
+def test_what_people_quote_of_logs_is_none(name: str, before: str) -> None:
+    says = "[rank4]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    quoted = (
+        f"anna: last month it was\n{before}{says}\n{before}host-a kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    )
+    assert not trainer_log.claims(name, quoted.encode())
+    assert before or not xid.claims(name, quoted.encode())
+    for log in ("notes.log", "rank_4.txt", "footnotes"):  # the same from a program
+        assert trainer_log.claims(log, says.encode()), log
 
 
 @pytest.mark.parametrize("text", ["step 1 | loss 2.0\n", "[rank1] INFO loading data\n", "host-a:1:2 [0] NCCL INFO cudaDriverVersion 12\n"])
