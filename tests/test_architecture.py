@@ -67,6 +67,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/log_jobs.py": (("rca.types",), ("polars",)),
     "rca/log_sets.py": ((*FOUNDATION, "rca.local_time", "rca.log_calls", "rca.log_jobs", "rca.log_launches"), ("polars",)),
     "rca/belonging.py": ((*FOUNDATION, "rca.timing_sets", "rca.other_runs", "rca.log_launches", "rca.log_sets"), ("polars",)),
+    "rca/old_captures.py": ((*FOUNDATION, "rca.local_time", "rca.log_sets"), ("polars",)),
     "rca/other_runs.py": ((*FOUNDATION, "rca.timing_sets", "rca.job_reach"), ("polars",)),
     "rca/job_reach.py": ((*FOUNDATION, "rca.timing_sets"), ("polars",)),
     "rca/timing_sets.py": ((*FOUNDATION, "rca.timing_launches"), ("polars",)),
@@ -118,7 +119,7 @@ LAW: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rca/anonymise.py": ((*FOUNDATION, "rca.anonymous_names", "rca.anonymous_words"), ("polars",)),
     "rca/timeline.py": (FOUNDATION, ("polars",)),
     "rca/case.py": ((*FOUNDATION, "rca.sources"), ("polars", "duckdb")),
-    "rca/linking.py": ((*ENGINE, "rca.batches", "rca.case", "rca.local_ranks", "rca.store"), ("polars",)),
+    "rca/linking.py": ((*ENGINE, "rca.batches", "rca.case", "rca.local_ranks", "rca.old_captures", "rca.store"), ("polars",)),
     "rca/building.py": ((*ENGINE, "rca.batches", "rca.case", "rca.linking", "rca.store"), ("polars", "duckdb")),
     "rca/judge.py": (
         (*FOUNDATION, "rca.dating", "rca.roster", "rca.questions", "rca.diagnose", "rca.decision.*", "rca.checkpoints"),
