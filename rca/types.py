@@ -349,9 +349,7 @@ class Advice:
     before_restart: tuple[Mapping[str, Any], ...] = ()  # checklist: check, status, says, run
     eviction: Mapping[str, Any] | None = None  # where only a group is told: whom to evict, the innocents, the alternative
     spares: int | None = None  # hosts that stand ready; None = not told
-    keep_out: tuple[
-        str, ...
-    ] = ()  # hosts of which one may compute wrong bits, out of use until a replay clears them; none of those to evict
+    keep_out: tuple[str, ...] = ()  # hosts of which one may compute wrong bits: out of use until a replay clears them
 
 
 @dataclass(frozen=True)

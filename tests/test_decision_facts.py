@@ -113,6 +113,14 @@ class TestBeforeRestart:
         )
         assert (clear["network trouble"], clear["hosts that differ"], clear["damaged or late checkpoint"]) == ("not_seen",) * 3
 
+    @pytest.mark.parametrize(
+        ("has_ended", "says"),
+        [(None, "whether the job still ran then is not told"), (True, "the job has ended"), (False, "2 of 8 ranks were alive when captured")],
+    )
+    def test_of_a_job_that_may_still_run_no_end_is_told(self, says: str, *, has_ended: bool | None) -> None:
+        told = restart_checks((), WHO, None, captured=frozenset({0, 1}), has_ended=has_ended, pending=())
+        assert says in next(check["says"] for check in told if check["check"] == "leftover ranks")
+
     def test_every_host_is_asked_for_what_is_left(self) -> None:
         who = replace(WHO, hosts={rank: f"h{rank // 2:02}" for rank in range(16)})
         found = {check["check"]: check["run"] for check in restart_checks((), who, None, captured=frozenset(), has_ended=None, pending=())}

@@ -77,7 +77,8 @@ def _old_world(captured: frozenset[int], who: Roster, hosts: Sequence[str], *, h
     if has_ended and not alive:
         return _item("leftover ranks", NOT_LOOKED, "the job ended; whether a process of it is left, nothing here looked", run)
     if alive:
-        says = f"processes of {len(alive)} ranks were looked at while the job ended or stood: whether they are gone now is not told"
+        then = ", and the job has ended" if has_ended else "; whether the job still ran then is not told"
+        says = f"processes of {len(alive)} ranks were looked at{then}: see that they are gone now"
         return _item("leftover ranks", SEEN, says, run)
     return _item("leftover ranks", NOT_LOOKED, "no process list or stack was taken, so nothing tells who is left", run)
 
