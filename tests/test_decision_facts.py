@@ -115,7 +115,11 @@ class TestBeforeRestart:
 
     @pytest.mark.parametrize(
         ("has_ended", "says"),
-        [(None, "whether the job still ran then is not told"), (True, "the job has ended"), (False, "2 of 8 ranks were alive when captured")],
+        [
+            (None, "whether the job still ran then is not told"),
+            (True, "the job has ended"),
+            (False, "2 of 8 ranks were alive when captured"),
+        ],
     )
     def test_of_a_job_that_may_still_run_no_end_is_told(self, says: str, *, has_ended: bool | None) -> None:
         told = restart_checks((), WHO, None, captured=frozenset({0, 1}), has_ended=has_ended, pending=())
