@@ -29,6 +29,7 @@ __all__ = [
     "AFTER",
     "AFTER_IT",
     "BEFORE",
+    "BEHIND_END",
     "ENDED_BY_THEN",
     "OTHER_FIRST",
     "OUTLIVED",
@@ -52,7 +53,10 @@ NEAR_THE_END: Final = timedelta(hours=1)  # of the logs: without other evidence,
 OUTLIVED: Final = "the job made more steps after it"
 ENDED_BY_THEN: Final = "the job had failed or was stopped by then"
 AFTER_IT: Final = "after the job"
+BEHIND_END: Final = "the job had ended by then: "  # begins it where the scheduler says when
 OTHER_FIRST: Final = "a program of another host failed by itself, and no clock tells that this was before"
+SCHEDULERS_END: Final = frozenset({"slurm_cancelled", "slurm_time_limit"})
+CANCELLED: Final = "CANCELLED"  # stands in those of them with which a step ends: scancel also sends signals that end nothing
 LAST_WORDS_S: Final = 60.0  # a panic so near the end of its host's log ended the host: what follows is its trace
 DEVICE_ERRORS: Final = frozenset({"gpu_memory_error", "gpu_error", "unspecified_failure", "illegal_access"})  # of victims of a lost link
 
@@ -214,6 +218,20 @@ def _is_told_later(record: Record, told: Story) -> bool:
     return _is_after_time_outs(record, told.logs) or any(told.logs.order(record.line, line) == 1 for line in lines)
 
 
+def _ended_before(record: Record, told: Story) -> str:
+    """That, and when, the scheduler had ended the job before a record; "" where no clock tells it."""
+    ends = [
+        line
+        for line in told.logs.lines
+        if line.signature in SCHEDULERS_END and CANCELLED in line.text and told.logs.order(record.line, line) == 1
+    ]
+    first = min((line.at for line in ends if line.at is not None), default=None)
+    if first is None or record.line.at is None:
+        return ""
+    behind_s = (record.line.at - first).total_seconds()
+    return f"{BEHIND_END}{f'{behind_s / 60:.0f} minutes' if behind_s >= 120 else f'{behind_s:.0f} s'} after its end at {first:%H:%M:%S}"
+
+
 def _latest(line: Line, below: Sequence[Line]) -> Line:
     """A line, where it has no stamp with the latest instant at which it can have been written: `below` are time-outs after it in its file."""
     return replace(line, at=max(o.at for o in below if o.at is not None)) if below and line.at is None else line
@@ -253,7 +271,15 @@ def reasons(
     for r in everything:
         key = r.line.evidence_id, r.line.record
         if key in inside:
-            found[key] = OUTLIVED if was_outlived(r, steps, told.logs) else ENDED_BY_THEN if _is_told_later(r, told) else OTHER_FIRST
+            found[key] = (
+                OUTLIVED
+                if was_outlived(r, steps, told.logs)
+                else ended
+                if (ended := _ended_before(r, told))
+                else ENDED_BY_THEN
+                if _is_told_later(r, told)
+                else OTHER_FIRST
+            )
         elif r.line.at is not None and span is None:
             found[key] = "the logs go on for long after it, and when the job ran is not told"
         elif r.line.at is not None and span is not None:

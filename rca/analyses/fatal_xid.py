@@ -35,7 +35,7 @@ from rca.analyses._kernel_programs import has_steps
 from rca.analyses._kernel_roots import FAR, Scene, cites_of, scene
 from rca.analyses._kernel_servers import servers_away
 from rca.analyses._kernel_users import users_of
-from rca.analyses._kernel_when import AFTER_IT, ENDED_BY_THEN, OTHER_FIRST, OUTLIVED
+from rca.analyses._kernel_when import AFTER_IT, BEHIND_END, ENDED_BY_THEN, OTHER_FIRST, OUTLIVED
 from rca.analyses._kernel_who import WEAK_SIGN, contradicts, cut_off, ranks_of
 from rca.analyses._kernel_words import counted, examples, followers, hung_words, named, on_devices, when
 from rca.analyses._words import iso, ranks_text
@@ -161,7 +161,7 @@ def _with_aside(finding: Finding, seen: Scene) -> Finding:
 
 def _with_beside(finding: Finding, told: Story, seen: Scene) -> Finding:
     """A finding with the hosts of the job that it does not name and whose own record, not of before it, shows a broken GPU or link."""
-    records = [*seen.roots, *(r for r, why in seen.aside if why in LASTING)]
+    records = [*seen.roots, *(r for r, why in seen.aside if why in LASTING or why.startswith(BEHIND_END))]
     beside = broken_beside([r for r in records if not told.logs.hosts or told.logs.ranks_on(r.host)], finding.hosts)
     return replace(finding, numbers={**finding.numbers, "broken_beside": beside}) if beside else finding
 
