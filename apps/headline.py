@@ -98,12 +98,12 @@ def _group_told(plan: Mapping[str, Any]) -> str:
     """Of a group whose stacks stand apart: its hosts, and of them those that most likely hold the fault."""
     hosts, other = plan["hosts"], plan["alternative"]
     likely = f", most likely {hostlist(other['hosts'])} ({percent(other['probability'])})" if other is not None and other["hosts"] else ""
-    kind = (
-        "hosts"
+    of_group = (
+        ""
         if plan["kind"] == "host"
-        else f"hosts of {'one' if plan['group'] else 'several'} {plan['kind']} group{'' if plan['group'] else 's'}"
+        else f", hosts of {'one' if plan['group'] else 'several'} {plan['kind']} group{'' if plan['group'] else 's'}"
     )
-    return f"Only a group is told: what stands apart fits into {hostlist(hosts)}, {kind}{likely}; no rank is named, and why is open"
+    return f"Only a group is told: what stands apart fits into {hostlist(hosts)}{of_group}{likely}; no rank is named, and why is open"
 
 
 def _capital(text: str) -> str:
