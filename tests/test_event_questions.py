@@ -149,7 +149,13 @@ class TestProcessDeath:
 
     @pytest.mark.parametrize(("host", "pid"), [("host-b", 101), ("host-x", 101), ("host-x", 4711)])
     def test_a_process_of_another_host_is_another_process(self, host: str, pid: int) -> None:
-        assert killed().kernel(host, "oom", 19.9, pid=pid).only("process_death").sign == "killed"
+        job = killed().add("host_logs", "dmesg", host="host-a", num_lines=9)
+        assert job.kernel(host, "oom", 19.9, pid=pid).only("process_death").sign == "killed"
+
+    @pytest.mark.parametrize(("seconds", "sign"), [(19.9, "killed_for_memory"), (-3600, "killed")])
+    def test_a_kernel_may_call_its_host_by_another_name(self, seconds: float, sign: str) -> None:
+        found = killed().kernel("ip-10-0-0-7", "oom", seconds, pid=101).only("process_death")
+        assert (found.sign, found.ranks, found.hosts) == (sign, (1,), ("host-a",))
 
     def test_a_loader_worker_is_known_by_the_rank_that_misses_it(self) -> None:
         job = Job().log(

@@ -6,6 +6,8 @@
 3. And the rank must not have been seen alive afterwards.
 4. Where no process ties it: on a host on which the kernel killed one trainer, and the logs tell of one rank that was killed, these are one. The
    numbers of a container's processes are not the kernel's, and srun tells none.
+5. What a kernel calls its host need not be what the job calls it (a cloud's address): where the log of the rank's own host was not read, the
+   process that a log says was killed is the one of this number that a kernel of a host unknown to the job killed then.
 """
 
 from __future__ import annotations
@@ -76,11 +78,11 @@ def _kills_of(case: Tables, logs: JobLogs) -> list[Line]:
     tied = hosts_by_process(case, rows, logs)
     kills = sorted((kill.row for kill in merged(rows, logs.clocks)), key=lambda row: (row["evidence_id"], row["record"]))
     names = _names(case)
-    told: dict[int, set[int]] = defaultdict(set)
+    told: dict[int, list[Line]] = defaultdict(list)
     for line in logs.lines:
         if line.pid is not None and line.rank is not None and _tells_kill(line):
-            told[line.pid].add(line.rank)
-    found = [_tied(case, logs, row, names, told.get(row["pid"], set()), tied) for row in kills]
+            told[line.pid].append(line)
+    found = [_tied(case, logs, row, names, told.get(row["pid"], ()), tied) for row in kills]
     return [line if line.rank is not None else _only_one(line, row, kills, logs) for line, row in zip(found, kills, strict=True)]
 
 
@@ -93,8 +95,13 @@ def _only_one(line: Line, row: Mapping[str, Any], kills: Sequence[Mapping[str, A
         return line
     ((rank, end),) = killed.items()
     is_anothers = any(row["pid"] in pids for other, pids in logs.pids.items() if other != rank and logs.hosts.get(other) == host)
-    apart = abs((line.at - end.at).total_seconds()) if line.at is not None and end.at is not None else 0.0
-    return line if is_anothers or apart > NOTICED_S else kernel_line(row, rank, logs)
+    return line if is_anothers or not _is_then(line, [end]) else kernel_line(row, rank, logs)
+
+
+def _is_then(kill: Line, ends: Collection[Line]) -> bool:
+    """Whether a record is of the time at which logs tell of a process's end, as far as both are dated."""
+    dated = [abs((kill.at - end.at).total_seconds()) for end in ends if kill.at is not None and end.at is not None]
+    return not dated or min(dated) <= NOTICED_S
 
 
 def _tied(
@@ -102,13 +109,17 @@ def _tied(
     logs: JobLogs,
     row: Mapping[str, Any],
     names: Mapping[tuple[str | None, int], set[str]],
-    told_of: Collection[int],
+    ends: Collection[Line],
     tied: Collection[str],
 ) -> Line:
-    """A record as a line, with its rank; `told_of`: ranks whose process of this id a log says was killed; `tied`: logs without a host's name
-    that a process ties to one."""
+    """A record as a line, with its rank; `ends`: lines by which a process of this id was killed; `tied`: logs without a host's name that a process
+    ties to one."""
     pid, host = row["pid"], row["host"]
+    told_of = {line.rank for line in ends if line.rank is not None}
     told = sorted(rank for rank in told_of if host in (None, logs.hosts.get(rank)))
+    if not told and len(told_of) == 1 and _is_named_otherwise(case, logs, row, ends):
+        (named,) = told_of
+        return kernel_line({**row, "host": logs.hosts.get(named)}, named, logs)
     rank = logs.rank_of(pid, host)
     if told:
         return kernel_line(row, rank if rank is not None else told[0], logs)
@@ -119,6 +130,14 @@ def _tied(
         return kernel_line(row, None, logs)
     line = kernel_line(row, rank, logs)
     return kernel_line(row, None, logs) if was_seen_after(case, logs, line, rank) else line
+
+
+def _is_named_otherwise(case: Tables, logs: JobLogs, row: Mapping[str, Any], ends: Collection[Line]) -> bool:
+    """Whether a record of a host unknown to the job can be of the host of these ends: no kernel's log of that one was read, and the time agrees."""
+    if row["host"] in logs.hosts.values() or not _is_then(kernel_line(row, None, logs), ends):
+        return False
+    theirs = {host for end in ends if end.rank is not None and (host := logs.hosts.get(end.rank)) is not None}
+    return case.table("host_logs").filter(pl.col("host").is_in(sorted(theirs))).head(1).collect().is_empty()
 
 
 def _tells_kill(line: Line) -> bool:
