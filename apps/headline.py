@@ -146,7 +146,7 @@ def condition(judgement: Judgement) -> str:
         what = "slow already at" if _is_slow_from_start(judgement) else what
         if verdict.failed_at is not None and (still := _still_since(judgement)) is not None and verdict.failed_at > still:
             what = "the fault first on record, after the stop, at"  # a kernel tells of a read that hangs when it has hung for long
-        moment = [_moment(when)] if when is not None else []
+        moment = [f"{_moment(when)}{_zone_told(judgement)}"] if when is not None else []
         parts.append(f"{what} {', '.join([*moment, *([f'step {verdict.step}'] if verdict.step is not None else [])])}")
     return "; ".join(parts) + "."
 
@@ -219,6 +219,17 @@ def _hangs(judgement: Judgement) -> bool:
 def _still_since(judgement: Judgement) -> datetime | None:
     """The last call of any rank, of a job that stands still."""
     return max(judgement.roster.last_call_at.values(), default=None) if _hangs(judgement) else None
+
+
+def _zone_told(judgement: Judgement) -> str:
+    """The zone in which the line that tells of the fault is stamped, where it is known and another than that of the answer."""
+    supports = {i for h in judgement.verdict.hypotheses[:1] for i in h.supports}
+    told = (f.numbers.get("zone_s") for o in judgement.outcomes for f in o.findings if f.id in supports)
+    zone_s = next((zone_s for zone_s in told if zone_s), None)
+    if zone_s is None:
+        return ""
+    hours, minutes = divmod(abs(zone_s) // 60, 60)
+    return f" (logs there are in UTC{'+' if zone_s > 0 else '-'}{hours:.0f}{f':{minutes:02.0f}' if minutes else ''})"
 
 
 def _moment(at: datetime) -> str:

@@ -11,6 +11,7 @@ from _house import memory_case
 
 from apps.headline import _in_short, condition, headline, ranks_ranges
 from apps.text import alternative_lines
+from rca.analyses._job_logs import Line
 from rca.causes import CAUSES, did_first, is_late, means
 from rca.decision.advise import advise
 from rca.decision.job_size import UNKNOWN_SIZE, JobSize
@@ -214,3 +215,16 @@ def test_a_record_that_is_later_than_the_stop_is_told_as_such() -> None:
     still = max(found.roster.last_call_at.values())
     for later, says in ((-1, "; first failing at "), (20, "; the fault first on record, after the stop, at ")):
         assert says in condition(replace(found, verdict=replace(found.verdict, failed_at=still + timedelta(seconds=later))))
+
+
+def test_the_zone_of_the_logs_is_told_where_it_is_not_that_of_the_answer() -> None:
+    found = judged("rank_killed")
+    shifted = [replace(o, findings=tuple(replace(f, numbers={**f.numbers, "zone_s": -12600}) for f in o.findings)) for o in found.outcomes]
+    assert " UTC (logs there are in UTC-3:30)" in condition(replace(found, outcomes=tuple(shifted)))
+    assert "logs there" not in condition(found)
+
+
+@pytest.mark.parametrize(("local", "zone_s"), [("2026-01-02T05:04:05", 7200), ("23:34:05", -12600), (None, None)])
+def test_a_stamp_without_zone_tells_it_where_its_instant_is_known(local: str | None, zone_s: int | None) -> None:
+    line = Line("log_events", "a", "L1", 1, None, None, None, AT, "x", None, None, None, (), None, (), "", local=local)
+    assert line.zone_s == zone_s

@@ -14,6 +14,7 @@ import polars as pl
 from rca.analyses import _scheduler_records as scheduler
 from rca.analyses._slurm_tasks import of_others, with_ranks
 from rca.clocks import Clocks, clocks
+from rca.local_time import QUARTER_S, filled
 from rca.types import Cite, Tables
 
 __all__ = ["READS", "TORN", "JobLogs", "Line", "cite_line", "job_logs", "kernel_line", "place", "step_at_end"]
@@ -77,6 +78,13 @@ class Line:
     def place(self) -> tuple[int, ...]:
         """Order of lines within their file."""
         return place(self.record)
+
+    @property
+    def zone_s(self) -> float | None:
+        """Local time minus UTC of its stamp, s, to the quarter of an hour; None where its stamp names a zone, or nothing tells it."""
+        at = self.at.replace(tzinfo=None) if self.at is not None else None
+        local = filled(self.local, at) if self.local and at is not None else None
+        return QUARTER_S * round((local - at).total_seconds() / QUARTER_S) if local is not None and at is not None else None
 
     @property
     def said(self) -> str:

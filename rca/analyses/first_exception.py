@@ -148,6 +148,7 @@ def _finding(case: Tables, told: Story, faults: Sequence[Fault]) -> Finding:
         "sample_ids": samples,
         "candidates": [] if ranks or told.is_everywhere else list(everybody),
         "ordered_by": told.ordered_by,
+        "zone_s": fault.line.zone_s,
     }
     return Finding(
         "first_exception", sign, says, ranks=ranks, hosts=logs.hosts_of(ranks),

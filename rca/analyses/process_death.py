@@ -118,7 +118,7 @@ def _finding(case: Tables, told: Story, deaths: Sequence[Fault]) -> Finding:
     says += f"; the kernel says in which library: {module}" if module else ""
     numbers = {"failed_at": iso(at), "exit_code": code, "module": module, "pids": pids, "candidates": [] if alone else list(everybody)}
     numbers["step"] = step_at_end(case, ranks[0]) if ranks else None
-    numbers["ordered_by"] = told.ordered_by
+    numbers["ordered_by"], numbers["zone_s"] = told.ordered_by, fault.line.zone_s
     shown = (*faults[:1], *(line for death in deaths for line in death.lines))
     return Finding(
         "process_death", fault.kind, says, ranks=ranks, hosts=logs.hosts_of(ranks), explains=tuple(sorted(logs.everyone - set(everybody))),
