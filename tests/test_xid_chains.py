@@ -165,6 +165,11 @@ def test_chain_of_one_host_has_one_root(turn: Callable[[Rack], Rack], tmp_path: 
         assert (found.sign, found.ranks, found.numbers["policy"]) == (sign, ranks, policy), name
 
 
+def test_what_the_driver_asks_for_is_told(tmp_path: Path) -> None:
+    found = only(say(host(), *CHAINS["torn down by a fault"][0]), tmp_path)
+    assert "Xid 154 (the driver asks for: Node Reboot Required)" in found.says
+
+
 def test_port_above_a_lost_gpu_is_no_gpu(tmp_path: Path) -> None:
     rack = host().say("host-00", 0.0, "pcieport 0000:40:01.0: AER: Uncorrected (Fatal) error received: 0000:40:01.0")
     alone = only(rack, tmp_path / "a")

@@ -14,6 +14,7 @@ from rca.catalogues import site_rows
 
 __all__ = ["counted", "examples", "followers", "hung_words", "named", "on_devices", "when"]
 
+_ACTION: Final = re.compile(r"\bto 0x[0-9a-fA-F]{1,4} \(([^()]{1,60})\)")
 WORDS_CHARS: Final = 100  # of a line that are said
 
 
@@ -69,11 +70,17 @@ def followers(links: Sequence[tuple[Record, Link]]) -> list[dict[str, Any]]:
                 "name": name,
                 "num_gpus": len({(r.host, r.gpu) for r, _ in told}),
                 "num_hosts": len({r.host for r, _ in told}),
-                "because": told[0][1].says,
+                "because": _demand(told) or told[0][1].says,
                 "source": edge.source if edge else "the line itself",
             }
         )
     return found
+
+
+def _demand(told: Sequence[tuple[Record, Link]]) -> str:
+    """What recovery the driver asks for, by the last of its verdicts that names one; "" where none does."""
+    asked = [found[1] for record, link in told if link.edge and link.edge.kind == "verdict" and (found := _ACTION.search(record.line.text))]
+    return f"the driver asks for: {asked[-1]}" if asked else ""
 
 
 def counted(num_gpus: int, num_hosts: int) -> str:
