@@ -16,8 +16,10 @@ from rca.case import MemoryCase
 from rca.checkpoints import Rollback, Save
 from rca.decision.facts import NO_FACTS, Layout, facts
 from rca.decision.history import Fault, past_of
+from rca.decision.job_size import ranks_per_host
 from rca.decision.launches import Launches, launches
 from rca.decision.restart_checks import BROKEN, restart_checks
+from rca.decision.stop_time import stop_time_checks
 from rca.incidents.records import iso
 from rca.roster import roster
 from rca.settings import NOT_SAID, parse
@@ -130,6 +132,11 @@ class TestBeforeRestart:
         found = {check["check"]: check["run"] for check in restart_checks((), who, None, captured=frozenset(), has_ended=None, pending=())}
         assert "pdsh -w 'h[00-07]'" in found["leftover ranks"][1]
         assert "--ntasks-per-node=2 " in found["network trouble"][1]
+
+    def test_one_rank_seen_of_each_host_tells_no_number_of_its_gpus(self) -> None:
+        for hosts, per_host in (({0: "a", 8: "b"}, None), ({0: "a", 1: "b"}, 1), ({0: "a", 1: "a", 8: "c", 9: "c"}, 2)):
+            assert ranks_per_host(replace(WHO, world_size=None, hosts=hosts)) == per_host
+        assert "8 are assumed" in stop_time_checks(["a"], layer="hardware", gpus_per_host=None)[1]
 
     def test_a_checkpoint_that_is_only_named_was_not_looked_at(self) -> None:
         named, whole = (Rollback(Save(30, "step_30", "run.log", "L4", is_whole=flag)) for flag in (False, True))

@@ -64,9 +64,11 @@ def seen_size(who: Roster) -> JobSize:
 
 
 def ranks_per_host(who: Roster) -> int | None:
-    """Ranks on each host, where all that are placed are spread evenly; None where not, or none is."""
+    """Ranks on each host, where all that are placed are spread evenly; None where not, none is, or one of each host was seen of a job that has more:
+    that is not how many it has."""
     counts = set(Counter(who.hosts.values()).values())
-    return counts.pop() if len(counts) == 1 else None
+    is_all = len(who.hosts) > max([*who.hosts, *who.everyone], default=0)
+    return counts.pop() if len(counts) == 1 and (is_all or counts != {1}) else None
 
 
 def _settings(case: Tables) -> Iterator[int]:

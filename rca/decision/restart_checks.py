@@ -12,6 +12,7 @@ from typing import Any, Final
 from rca.checkpoints import Rollback
 from rca.commands import host_list
 from rca.decision.broken_hosts import broken_words
+from rca.decision.job_size import ranks_per_host
 from rca.roster import Roster
 from rca.types import Finding, Outcome
 from rca.weighing import sign_of
@@ -45,7 +46,7 @@ def restart_checks(
     hosts = tuple(sorted({who.spelled(host) for host in who.hosts.values()}))
     checks = [
         _old_world(captured, who, hosts, has_ended=has_ended),
-        _network(outcomes, hosts, _gpus_per_host(who, len(hosts))),
+        _network(outcomes, hosts, ranks_per_host(who) or GPUS_PER_HOST),
         _data(outcomes, hosts),
         _checkpoint(outcomes, back),
         _alike(outcomes),
@@ -88,12 +89,6 @@ def _broken(broken: Mapping[str, str], who: Roster) -> dict[str, Any]:
     where = host_list([who.spelled(host) for host in broken], len(broken))
     run = [f"pdsh -w {where} 'sudo dcgmi diag -r 3; sudo dmesg -T | grep -iE xid'   # before they are used again"] if where else []
     return {**_item(BROKEN, SEEN, broken_words(broken, who), run), "hosts": list(broken)}
-
-
-def _gpus_per_host(who: Roster, num_hosts: int) -> int:
-    """Ranks on each host where that is a whole number, else the usual."""
-    placed = len(who.hosts)
-    return placed // num_hosts if num_hosts and placed % num_hosts == 0 else GPUS_PER_HOST
 
 
 def _network(outcomes: Sequence[Outcome], hosts: Sequence[str], gpus_per_host: int) -> dict[str, Any]:

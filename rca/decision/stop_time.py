@@ -22,10 +22,10 @@ GPUS: Final = 8  # of a host, where a map does not tell
 def stop_time_checks(hosts: Sequence[str], *, layer: str, gpus_per_host: int | None) -> tuple[str, ...]:
     """The commands for these hosts, spelled as their scheduler does; placeholders where none is known."""
     where = host_list(hosts, len(hosts)) or "HOSTS"  # all: whoever is left out counts as checked
-    gpus = gpus_per_host or GPUS
+    gpus, how = gpus_per_host or GPUS, "" if gpus_per_host else f"; how many GPUs a host has is not told: {GPUS} are assumed"
     lines = [
         f"pdsh -w {where} 'sudo dcgmi diag -r 3'   # about 15 min a host; where NVIDIA's EUD is installed: dcgmi diag -r eud",
-        f"pdsh -w {where} 'alltoall_perf -b 1G -e 8G -f 2 -g {gpus}'   # inside each host: an odd one out has a bad link",
+        f"pdsh -w {where} 'alltoall_perf -b 1G -e 8G -f 2 -g {gpus}'   # inside each host: an odd one out has a bad link{how}",
     ]
     if len(hosts) != 1:
         lines.append(f"srun -w PAIR -N2 --ntasks-per-node={gpus} all_gather_perf -b 1G -e 8G -f 2 -g 1   # each host with its neighbour")
