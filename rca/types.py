@@ -346,7 +346,7 @@ class Advice:
     losses: Mapping[str, Any] | None = None  # going on slower against replacing, GPU-hours
     shrink: Mapping[str, Any] | None = None  # what a smaller job means
     recovery: Mapping[str, Any] | None = None  # the way back with its seconds
-    before_restart: tuple[Mapping[str, Any], ...] = ()  # checklist: check, status, says, run
+    before_restart: tuple[Mapping[str, Any], ...] = ()  # checklist: check, status, says, run; hosts that must stay out, where some must
     eviction: Mapping[str, Any] | None = None  # where only a group is told: whom to evict, the innocents, the alternative
     spares: int | None = None  # hosts that stand ready; None = not told
     keep_out: tuple[str, ...] = ()  # hosts of which one may compute wrong bits: out of use until a replay clears them
