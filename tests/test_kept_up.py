@@ -112,6 +112,14 @@ def test_an_exception_of_nobody_is_left_to_ranks_that_were_not_there() -> None:
     assert finding.numbers["candidates"] == [3]
 
 
-@pytest.mark.parametrize(("case", "sign"), [(job(waits="unknown", told=KILLED), "elsewhere"), (job(told=KILLED), "killed")])
+@pytest.mark.parametrize(
+    ("case", "sign"),
+    [
+        (job(waits="unknown", told=KILLED), "elsewhere"),
+        (job(told=KILLED), "killed"),
+        (job(told=KILLED, logs=log(0, "train_progress", "worker_finished", rank=0)), "elsewhere"),  # the program had been done
+        (job(told=KILLED, logs=log(0, "worker_finished", rank=0) + log(1, "nccl_watchdog_timeout", rank=3)), "killed"),  # others missed it
+    ],
+)
 def test_who_was_there_when_the_job_stood_still_was_not_killed_before(case: MemoryCase, sign: str) -> None:
     assert [finding.sign for finding in ask(case, "process_death").findings] == [sign]

@@ -24,7 +24,7 @@ __all__ = ["is_top_level", "left_open", "why_elsewhere"]
 _MODULE: Final = "<module>"  # the outermost frame of what reached the top of a program
 _OF_LAUNCHERS: Final = ("elastic_", "worker_started", "worker_finished")
 # A refused connection is tried again, as when a launch begins before its store does.
-_TROUBLE: Final = frozenset({*ENDS, *LOST, *TIMED_OUT}) - {"nccl_connect_refused"}
+_WAITED: Final = frozenset({*LOST, *TIMED_OUT}) - {"nccl_connect_refused"}
 
 
 def is_top_level(line: Line) -> bool:
@@ -50,10 +50,12 @@ def why_elsewhere(case: Tables, logs: JobLogs, line: Line) -> str | None:
     if line.rank is None and logs.everyone and not left_open(case, logs, line):
         return f"all ranks{f' of {line.host}' if logs.ranks_on(line.host) else ''} were there when the job stood still"
     told = case.derive(_said_at_last)
-    if not is_top_level(line) or told.is_troubled:
+    if not is_end or told.is_troubled:
         return None
     if told.is_done:
         return "the program says that it was done"
+    if not is_top_level(line):
+        return None
     num_hosts = len(set(logs.hosts.values()))
     return "the launchers wrote to their end of no worker that failed" if 0 < num_hosts <= told.num_watching else None
 
@@ -62,7 +64,7 @@ def why_elsewhere(case: Tables, logs: JobLogs, line: Line) -> str | None:
 class _Last:
     """What logs say of the end of the job."""
 
-    is_troubled: bool  # some line tells that a process ended badly, or waited for another in vain
+    is_troubled: bool  # a rank waited for another in vain, or a dated line tells that a process ended badly
     is_done: bool  # a rank's own log ends with the word that it was done
     num_watching: int  # launchers' logs that are not torn and end behind a start of workers: one a host
 
@@ -78,7 +80,10 @@ def _said_at_last(case: Tables) -> _Last:
         elif line.rank is None and line.signature.startswith(_OF_LAUNCHERS) and line.evidence_id not in torn:
             launchers[line.evidence_id] = line
     return _Last(
-        any(line.exit_code or line.signal or line.signature in _TROUBLE for line in logs.lines),
+        any(
+            line.signature in _WAITED or (line.at is not None and bool(line.exit_code or line.signal or line.signature in ENDS))
+            for line in logs.lines
+        ),
         any(line.signature == "worker_finished" for line in own.values()),
         sum(line.signature == "worker_started" for line in launchers.values()),
     )
