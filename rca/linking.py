@@ -109,7 +109,7 @@ def link(parts: Parts, readings: Sequence[Reading]) -> dict[str, pl.DataFrame]:
     large = {name: parts.scan(name) for name in parts.large - {CALLS}}
     old = old_captures(MemoryCase(frames, large=large), stale)
     newer = MemoryCase(_without(frames, old), large=_without(large, old)) if old else MemoryCase(frames, large=large)
-    left_out = belonging.foreign_evidence(newer, stale) | stale | old
+    left_out = belonging.foreign_evidence(newer, stale) | old | stale
     frames["evidence"] = _evidence(readings, frames, left_out)
     return frames
 
