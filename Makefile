@@ -18,7 +18,7 @@ test: $(VENV)/.dev  ## all tests, fast ones first
 	$(MAKE) test-browser
 
 test-browser: $(VENV)/.dev | $(CHROMIUM)  ## the explorer in headless Chromium
-	$(VENV)/bin/python -m pytest -m browser
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m browser
 
 $(CHROMIUM):
 	@[ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null || \

@@ -41,7 +41,7 @@ shared = pytest.mark.skipif(
     not SHARED.is_dir(), reason="../shared/cases is not there: its incidents and NCCL dumps are no part of this tree"
 )
 ARCHIVES = tuple(sorted(path.name for path in CASES.glob("*.tar.gz")))
-SEEDS = (0, 1, 2)
+SEEDS = (0,)
 ESCAPE = "\x1b[31m\x1b]0;pwned\x07\x1b[2J"
 
 
