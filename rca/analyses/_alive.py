@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-__all__ = ["ENDS", "LOST", "TIMED_OUT", "Sign", "is_unharmed", "last_steps", "was_seen_after", "went_on"]
+__all__ = ["ENDS", "LOST", "TIMED_OUT", "Sign", "is_top_level", "is_unharmed", "last_steps", "was_seen_after", "went_on"]
 
 LINGERS: Final = timedelta(seconds=2)  # how long the last words of a dying process may come behind the record of its end
 STEPS_ON: Final = (
@@ -115,11 +115,20 @@ def went_on(case: Tables, logs: JobLogs, line: Line) -> bool:
     return seen_at is not None and logs.clocks.order((seen_at, logs.hosts.get(line.rank or 0)), (line.at, line.clock)) == 1
 
 
+def is_top_level(line: Line) -> bool:
+    """Whether a traceback is one that no program caught: it was the end of its process. One that a program logs begins where it was caught."""
+    return line.signature == "python_traceback" and bool(line.frames) and line.frames[-1].startswith(_MODULE)
+
+
 def _is_last_word(after: _After, line: Line) -> bool:
     """Whether a traceback is one that no program caught, of a rank that is silent afterwards while others complain: then it is the end of that
-    process, some time behind its stamp, which is that of a line before. One that a program logs begins where it was caught, not in `<module>`."""
-    is_uncaught = line.signature == "python_traceback" and bool(line.frames) and line.frames[-1].startswith(_MODULE)
-    return is_uncaught and bool(after.complain) and line.rank not in after.complain and after.last_place.get(line.evidence_id) == line.place
+    process, some time behind its stamp, which is that of a line before."""
+    return (
+        is_top_level(line)
+        and bool(after.complain)
+        and line.rank not in after.complain
+        and after.last_place.get(line.evidence_id) == line.place
+    )
 
 
 def _end_of_launch(logs: JobLogs, ends: Sequence[Line], line: Line) -> Line | None:

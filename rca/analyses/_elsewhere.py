@@ -14,22 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rca.analyses._alive import ENDS, LOST, TIMED_OUT
+from rca.analyses._alive import ENDS, LOST, TIMED_OUT, is_top_level
 from rca.analyses._job_logs import TORN, JobLogs, Line, job_logs
 from rca.analyses._kept_up import kept_up, was_there
 from rca.types import Tables
 
-__all__ = ["is_top_level", "left_open", "why_elsewhere"]
+__all__ = ["left_open", "why_elsewhere"]
 
-_MODULE: Final = "<module>"  # the outermost frame of what reached the top of a program
 _OF_LAUNCHERS: Final = ("elastic_", "worker_started", "worker_finished")
 # A refused connection is tried again, as when a launch begins before its store does.
 _WAITED: Final = frozenset({*LOST, *TIMED_OUT}) - {"nccl_connect_refused"}
-
-
-def is_top_level(line: Line) -> bool:
-    """Whether a traceback is one that no program caught: it was the end of its process."""
-    return line.signature == "python_traceback" and bool(line.frames) and line.frames[-1].startswith(_MODULE)
 
 
 def left_open(case: Tables, logs: JobLogs, line: Line) -> tuple[int, ...]:
